@@ -1,0 +1,121 @@
+"""The command line: `python -m tools VERB`. Each verb is a few lines over a module."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from . import apply as apply_module
+from . import basewheel
+from . import export as export_module
+from .errors import ToolError
+from .gitrepo import GitError
+from .pins import add_base, load_pin
+from .project import Project
+from .ui import err, say
+
+
+PATH = click.Path(path_type=Path)
+EXISTING_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+class Group(click.Group):
+    """Turns the errors we raise into one message and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (ToolError, GitError) as error:
+            err.print(f"error: {error}", markup=False, style="red")
+        except OSError as error:
+            err.print(f"error: {error}", markup=False, style="red")
+        ctx.exit(2)
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Build and check the torch-hooks wheel: pinned torch + patches + overlay."""
+    ctx.obj = ctx.obj or Project.here()
+
+
+@main.command()
+@click.option("--wheel", type=PATH, help="Use this wheel of torch; no network.")
+@click.pass_obj
+def fetch(project: Project, wheel: Path | None) -> None:
+    """Get and check the base wheel; commit its files in .work/torch."""
+    pin = load_pin(project)
+    base = basewheel.find(project, pin, wheel)
+    moved = apply_module.fetch(project, pin, base)
+    say(f"{base.path}: torch {base.upstream}, as pinned")
+    say(f".work/torch: tag {pin.tag} {'written' if moved else 'is up to date'}")
+
+
+@main.command()
+@click.option("-3", "three_way", is_flag=True, help="Fall back on a 3-way merge.")
+@click.option("--force", is_flag=True, help="Throw away unexported work.")
+@click.option(
+    "--checkout",
+    type=EXISTING_FOLDER,
+    help="Apply to this PyTorch checkout, on a new branch, instead of .work/torch.",
+)
+@click.pass_obj
+def apply(
+    project: Project, three_way: bool, force: bool, checkout: Path | None
+) -> None:
+    """Commit the overlay, then the patches, on branch work/VERSION."""
+    pin = load_pin(project)
+    if checkout:
+        if three_way or force:
+            raise click.UsageError("--checkout goes with neither -3 nor --force")
+        branch = apply_module.apply_to_checkout(project, pin, checkout)
+        say(f"{checkout}: on branch {branch}; build it as PyTorch's docs say")
+        return
+    apply_module.apply_to_work_tree(project, pin, three_way=three_way, force=force)
+    say(f".work/torch: branch {pin.branch} holds the overlay and every patch")
+
+
+@main.command()
+@click.option("--dry-run", is_flag=True, help="Write nothing; fail on any difference.")
+@click.pass_obj
+def export(project: Project, dry_run: bool) -> None:
+    """Write the commits of branch work/VERSION as patch files."""
+    found = export_module.export(project, load_pin(project), dry_run=dry_run)
+    for line in found:
+        say(line if dry_run else f"{line.partition(':')[0]}: written")
+    if dry_run and found:
+        raise ToolError(
+            f"{len(found)} files are not what export would write",
+            "`python -m tools export` to write them, "
+            "or `python -m tools apply` to rebuild .work/torch from them",
+        )
+    if not found:
+        say("the patch files say just what the commits say")
+
+
+@main.group()
+def pin() -> None:
+    """Work on the pin file."""
+
+
+@pin.command("add")
+@click.argument("files", nargs=-1, required=True)
+@click.option("--wheel", type=PATH, help="Use this wheel of torch; no network.")
+@click.pass_obj
+def pin_add(project: Project, files: tuple[str, ...], wheel: Path | None) -> None:
+    """Let patches touch FILES (paths inside the wheel): add their hashes."""
+    pin = load_pin(project)
+    base = basewheel.find(project, pin, wheel)
+    found = base.read(list(files))
+    for name in files:
+        if name not in found:
+            raise ToolError(f"{base.path}: has no {name}", "check the path")
+    add_base(pin, found)
+    apply_module.fetch(project, load_pin(project), base)
+    say(f"{project.show(pin.path)}: {', '.join(files)} added")
+
+
+def run() -> None:
+    sys.exit(main(prog_name="python -m tools"))
