@@ -41,9 +41,7 @@ def fetch(project: Project, pin: Pin, base: BaseWheel) -> bool:
     return repo.run("rev-parse", pin.tag) != before
 
 
-def replay(
-    repo: Repo, project: Project, pin: Pin, *, three_way: bool = False
-) -> None:
+def replay(repo: Repo, project: Project, pin: Pin, *, three_way: bool = False) -> None:
     """On tag pin/VERSION: overlay commit, tag it, then `git am` the series."""
     repo.commit_files(
         f"refs/tags/{pin.overlay_tag}",
@@ -167,7 +165,7 @@ def apply_to_checkout(project: Project, pin: Pin, checkout: Path) -> str:
     head = _check_checkout(repo, pin, branch)
     there = set(repo.run("ls-tree", "-r", "--name-only", head, "torch").splitlines())
     pristine = {
-        name: repo.bytes("cat-file", "blob", f"{head}:{name}")
+        name: repo.raw("cat-file", "blob", f"{head}:{name}")
         for name in pin.base
         if name in there
     }
@@ -232,10 +230,10 @@ def _copy_commits(tree: Repo, repo: Repo, pin: Pin, ref: str) -> None:
     for commit in commits.split():
         names = tree.run("diff-tree", "-r", "--name-only", "--no-commit-id", commit)
         files = {
-            name: tree.bytes("cat-file", "blob", f"{commit}:{name}")
+            name: tree.raw("cat-file", "blob", f"{commit}:{name}")
             for name in names.splitlines()
         }
-        header, _, message = tree.bytes("cat-file", "commit", commit).partition(b"\n\n")
+        header, _, message = tree.raw("cat-file", "commit", commit).partition(b"\n\n")
         author = re.search(rb"^author (.+)$", header, re.MULTILINE)
         assert author
         repo.commit_files(ref, message, files, parent=ref, author=author[1].decode())

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,7 +45,7 @@ class BaseWheel:
             with zipfile.ZipFile(self.path) as archive:
                 there = set(archive.namelist())
                 return {name: archive.read(name) for name in names if name in there}
-        except (zipfile.BadZipFile, zipfile.zlib.error, EOFError, OSError) as error:
+        except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
             raise corrupt(self.path, error) from None
 
     def names(self) -> list[str]:
@@ -102,7 +103,7 @@ def open_base(pin: Pin, path: Path) -> BaseWheel:
             files = {n: archive.read(n) for n in pin.base if n in members}
     except KeyError:
         raise corrupt(path, f"{VERSION_FILE} is missing") from None
-    except (zipfile.BadZipFile, zipfile.zlib.error, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise corrupt(path, error) from None
     values = _assigned_strings(text)
     upstream, commit = values.get("__version__", ""), values.get("git_version")

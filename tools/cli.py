@@ -7,9 +7,16 @@ from pathlib import Path
 
 import click
 
-from . import apply as apply_module
-from . import basewheel
-from . import export as export_module
+from . import (
+    apply as apply_module,
+    basewheel,
+    check as check_module,
+    export as export_module,
+    stats as stats_module,
+    wheel as wheel_module,
+)
+from .check_static import static
+from .check_tree import tree
 from .errors import ToolError
 from .gitrepo import GitError
 from .pins import add_base, load_pin
@@ -93,6 +100,45 @@ def export(project: Project, dry_run: bool) -> None:
         )
     if not found:
         say("the patch files say just what the commits say")
+
+
+@main.command()
+@click.option("--out", type=PATH, help="Folder to build into (dist).")
+@click.option("--wheel", type=PATH, help="Use this wheel of torch; no network.")
+@click.pass_obj
+def wheel(project: Project, out: Path | None, wheel: Path | None) -> None:
+    """Build our wheel from the base wheel, the patches and the overlay."""
+    built = wheel_module.build(project, out or project.dist, wheel)
+    say("built and verified:")
+    click.echo(project.show(built))
+
+
+@main.command()
+@click.argument("wheels", nargs=-1, required=True, type=PATH)
+def verify(wheels: tuple[Path, ...]) -> None:
+    """Check every hash and the version in WHEELS."""
+    for path in wheels:
+        wheel_module.verify(path)
+        say(f"{path}: verified")
+
+
+@main.command()
+@click.option("--static", "only_static", is_flag=True, help="Only what needs no wheel.")
+@click.option("--wheel", type=PATH, help="Use this wheel of torch; no network.")
+@click.pass_obj
+def check(project: Project, only_static: bool, wheel: Path | None) -> None:
+    """Check pin, series, headers, budget, and that the patches make a wheel."""
+    checks = static.all if only_static else static.all + tree.all
+    results = check_module.run(checks, check_module.Context(project, wheel))
+    if not check_module.show(results):
+        raise SystemExit(1)
+
+
+@main.command()
+@click.pass_obj
+def stats(project: Project) -> None:
+    """Show each patch with its size, seam and status."""
+    stats_module.show(project)
 
 
 @main.group()

@@ -55,7 +55,7 @@ def render(repo: Repo, pin: Pin) -> dict[str, bytes]:
                     f"`python -m tools pin add {path}`, or edit our own files in "
                     "torch_dynamo_overlay instead",
                 )
-        patches[name] = repo.bytes("format-patch", "-1", "--stdout", *FLAGS, commit)
+        patches[name] = repo.raw("format-patch", "-1", "--stdout", *FLAGS, commit)
     return patches
 
 

@@ -55,7 +55,7 @@ class Repo:
         repo.run("init", "-q", "-b", "main")
         return repo
 
-    def bytes(self, *args: str, stdin: bytes | None = None) -> bytes:
+    def raw(self, *args: str, stdin: bytes | None = None) -> bytes:
         try:
             done = subprocess.run(
                 ["git", *args],
@@ -79,7 +79,7 @@ class Repo:
         return done.stdout
 
     def run(self, *args: str) -> str:
-        return self.bytes(*args).decode("utf-8").rstrip("\n")
+        return self.raw(*args).decode("utf-8").rstrip("\n")
 
     def has(self, ref: str) -> bool:
         try:
@@ -108,7 +108,7 @@ class Repo:
         for name, data in files.items():
             stream.append(f"M 100644 inline {name}\n".encode())
             stream.append(b"data %d\n%s\n" % (len(data), data))
-        self.bytes("fast-import", "--quiet", "--force", stdin=b"".join(stream))
+        self.raw("fast-import", "--quiet", "--force", stdin=b"".join(stream))
 
     def state_problem(self) -> str | None:
         """Why nothing should be built on this checkout right now, if anything."""

@@ -163,7 +163,7 @@ def add_base(pin: Pin, files: Mapping[str, bytes]) -> None:
     document = tomlkit.parse(pin.path.read_text(encoding="utf-8"))
     table = document["base"]
     merged = {**pin.base, **{name: sha256(data) for name, data in files.items()}}
-    table.clear()  # type: ignore[union-attr]
+    table.clear()
     for name in sorted(merged):
-        table[name] = merged[name]  # type: ignore[index]
+        table[name] = merged[name]
     pin.path.write_text(tomlkit.dumps(document), encoding="utf-8")

@@ -98,7 +98,7 @@ def parse_patch(path: Path) -> Patch:
         )
     from_line, _, mail = head.removeprefix("\n").partition("\n")
     message = HeaderParser().parsestr(mail)
-    body = message.get_payload()
+    body = str(message.get_payload())
     return Patch(
         path=path,
         from_line=from_line,
@@ -200,7 +200,10 @@ def load_series(project: Project, version: str) -> list[Patch]:
 
 
 def render_series(old: str, names: list[str]) -> str:
-    """`names` in order, each under the comment lines that stood above it before."""
+    """`names` in order, each under the comment lines that stood above it before.
+
+    The comments above a name that is gone go with it.
+    """
     comments: dict[str, list[str]] = {}
     pending: list[str] = []
     for line in old.splitlines():
@@ -209,9 +212,5 @@ def render_series(old: str, names: list[str]) -> str:
             comments[name], pending = pending, []
         else:
             pending.append(line)
-    if not any(name in comments for name in names):
-        pending = [*sum(comments.values(), []), *pending]
-        comments = {names[0]: pending} if names else {}
-        pending = [] if names else pending
     lines = [line for name in names for line in (*comments.get(name, ()), name)]
     return "".join(f"{line}\n" for line in [*lines, *pending])
