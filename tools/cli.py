@@ -12,13 +12,15 @@ from . import (
     basewheel,
     check as check_module,
     export as export_module,
+    negative,
     stats as stats_module,
+    venv,
     wheel as wheel_module,
 )
 from .check_static import static
 from .check_tree import tree
 from .errors import ToolError
-from .gitrepo import GitError
+from .gitrepo import GitError, Repo
 from .pins import add_base, load_pin
 from .project import Project
 from .ui import err, say
@@ -132,6 +134,31 @@ def check(project: Project, only_static: bool, wheel: Path | None) -> None:
     results = check_module.run(checks, check_module.Context(project, wheel))
     if not check_module.show(results):
         raise SystemExit(1)
+
+
+@main.command("negative-control")
+@click.argument("patches", nargs=-1)
+@click.option("--python", type=PATH, help="The venv to use (.venv/bin/python).")
+@click.pass_obj
+def negative_control(
+    project: Project, patches: tuple[str, ...], python: Path | None
+) -> None:
+    """Prove that the tests of each patch (or of PATCHES) fail without it."""
+    names = tuple(Path(patch).name for patch in patches)
+    python = python or project.root / ".venv" / "bin" / "python"
+    if not negative.run(project, python, names):
+        raise SystemExit(1)
+
+
+@main.command()
+@click.argument("python", type=PATH)
+@click.pass_obj
+def sync(project: Project, python: Path) -> None:
+    """Copy .work/torch and the overlay into the torch that PYTHON has."""
+    stale = venv.sync(project, load_pin(project), Repo(project.tree), python)
+    for name in stale:
+        say(name)
+    say(f"{len(stale)} files brought up to date")
 
 
 @main.command()

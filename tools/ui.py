@@ -10,6 +10,7 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -28,12 +29,14 @@ def say(text: str) -> None:
 
 
 @contextmanager
-def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar over `total` bytes; yields the function that advances it."""
+def progress(
+    title: str, total: int, count: ProgressColumn | None = None
+) -> Iterator[Callable[[int], None]]:
+    """A bar over `total` bytes (or what `count` shows); yields what advances it."""
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
-        DownloadColumn(),
+        count or DownloadColumn(),
         TimeElapsedColumn(),
         console=err,
         disable=not err.is_terminal,
