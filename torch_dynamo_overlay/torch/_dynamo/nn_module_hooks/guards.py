@@ -1,0 +1,134 @@
+"""Guards on what the hooks of a module are: which, in which order, marked how.
+
+``variables`` installs them; their create functions are called by
+``Guard.create`` as the methods of ``GuardBuilder`` are. Must not import
+``variables``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TYPE_CHECKING
+
+from torch._dynamo.guards import (
+    _get_closure_vars,
+    get_verbose_code_parts,
+    GuardBuilder,
+    install_guard,
+)
+from torch._guards import TracingContext
+
+from .state import (
+    any_global_mark,
+    global_hook_state,
+    HookDict,
+    HookState,
+    MARKS,
+    module_hook_state,
+)
+
+
+if TYPE_CHECKING:
+    from torch._guards import Guard, Source
+    from torch.nn import Module
+
+
+def install_hook_dict_guards(hooks: HookDict, source: Source) -> None:
+    """Guard on the size of one hook dict, per module or global.
+
+    Args:
+        hooks: the hook dict, as it is now.
+        source: where the compiled frame finds it.
+    """
+    # Upstream's guard for empty dicts, so that what reads its name still does.
+    create_fn = (
+        GuardBuilder.SEQUENCE_LENGTH
+        if hooks
+        else GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT
+    )
+    _install_once(source, create_fn)
+
+
+def install_module_guard(
+    module: Module, source: Source, name: str, hooks: HookDict
+) -> None:
+    """Guard on order and marks of a module's hooks, where sizes leave them open.
+
+    Args:
+        module: the module, as it is now.
+        source: where the compiled frame finds it.
+        name: the attribute of the hook dict that the frame reads.
+        hooks: that dict. One hook without marks has no order to get wrong, and the
+            marks' own dicts are guarded to be empty when the frame reads them.
+    """
+    if hooks and (name in MARKS or len(hooks) > 1 or any_global_mark()):
+        _install_once(source, _module_guard(module_hook_state(module)))
+
+
+def install_global_guard(source: Source) -> None:
+    """Guard on order and marks of the global hooks.
+
+    Args:
+        source: where the compiled frame finds ``torch.nn.modules.module``.
+    """
+    _install_once(source, _global_guard(global_hook_state()))
+
+
+def _install_once(source: Source, create_fn: Callable[..., None]) -> None:
+    # Guards that differ in their stacks alone are not equal, and each would be run.
+    guards = TracingContext.get().guards_context.dynamo_guards
+    if all(g.create_fn is not create_fn for g in guards.get_guards_for_source(source)):
+        install_guard(source.make_guard(create_fn))
+
+
+@functools.cache
+def _module_guard(expected: HookState) -> Callable[..., None]:
+    # Guards are told apart by the id of their create function.
+    return functools.partial(NN_MODULE_HOOKS, expected=expected)
+
+
+@functools.cache
+def _global_guard(expected: HookState) -> Callable[..., None]:
+    return functools.partial(GLOBAL_NN_MODULE_HOOKS, expected=expected)
+
+
+def NN_MODULE_HOOKS(
+    builder: GuardBuilder, guard: Guard, *, expected: HookState
+) -> None:
+    """Create the guard on order and marks of the hooks of the module at a source."""
+    path = eval(
+        f"lambda L: {guard.name}", {**_get_closure_vars(), "G": builder.scope["G"]}
+    )
+
+    def check(frame_locals: Mapping[str, Any]) -> bool:
+        try:
+            return module_hook_state(path(frame_locals)) == expected
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return False
+
+    _add_root_guard(builder, guard, check, f"hooks of {guard.name} == {expected}")
+
+
+def GLOBAL_NN_MODULE_HOOKS(
+    builder: GuardBuilder, guard: Guard, *, expected: HookState
+) -> None:
+    """Create the guard on order and marks of the global hooks."""
+
+    def check(frame_locals: Mapping[str, Any]) -> bool:
+        return global_hook_state() == expected
+
+    _add_root_guard(builder, guard, check, f"global module hooks == {expected}")
+
+
+def _add_root_guard(
+    builder: GuardBuilder,
+    guard: Guard,
+    check: Callable[[Mapping[str, Any]], bool],
+    code: str,
+) -> None:
+    guard.set_export_info(guard.create_fn_name(), None, [code], None)
+    # At the root, for dict tags below would skip it: no tag tells of a reordering.
+    builder.guard_manager.root.add_lambda_guard(
+        check, get_verbose_code_parts(code, guard), guard.user_stack
+    )

@@ -1,0 +1,48 @@
+"""Keep global module hooks away from modules that eager does not have.
+
+A user who registers a global hook means the modules of the program, as eager runs
+them: neither the graph modules that a compiler makes nor the wrapper that
+``torch.compile`` returns. Called by the seams in ``GraphModule.__init__`` and
+``OptimizedModule.__call__``. Dynamo may trace this file: see ``MOD_INLINELIST``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TYPE_CHECKING
+
+import torch
+from torch.nn import Module
+from torch.nn.modules.module import _has_any_global_hook
+
+from .state import KINDS
+
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+
+def hide(graph_module: GraphModule) -> None:
+    """Keep global hooks away from ``graph_module``, which a compilation makes."""
+    # The class is this instance's own: see GraphModule.__new__.
+    type(graph_module)._call_impl = _hidden_call_impl  # type: ignore[method-assign]
+
+
+def is_hidden(module: Module) -> bool:
+    """Whether a call of ``module``, a compiler's own, runs its forward alone.
+
+    It does when a global hook would see it otherwise. Hooks registered on the module
+    itself are meant for it: then it is called as any module is.
+    """
+    attrs = module.__dict__
+    return (
+        _has_any_global_hook()
+        and not any(attrs[kind.hooks] for kind in KINDS)
+        and module._compiled_call_impl is None
+        and not torch._C._is_tracing()
+    )
+
+
+def _hidden_call_impl(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
+    if is_hidden(self):
+        return self.forward(*args, **kwargs)
+    return Module._call_impl(self, *args, **kwargs)
