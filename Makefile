@@ -40,7 +40,9 @@ bench: venv
 lint: venv
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
-	$(RUN) -m tools typecheck
+	$(RUN) -m mypy tools setup.py $(wildcard test/tools)
+	$(RUN) -m mypy torch_dynamo_overlay/torch/_dynamo/nn_module_hooks
+	MYPYPATH=test/dynamo $(RUN) -m mypy $(wildcard test/dynamo examples benchmarks)
 
 check: venv
 	$(RUN) -m tools check

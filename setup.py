@@ -13,9 +13,15 @@ from setuptools import Command, setup
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from tools.errors import ToolError
-from tools.project import Project
-from tools.wheel import build
+try:
+    from tools.errors import ToolError
+    from tools.project import Project
+    from tools.wheel import build
+except ModuleNotFoundError as error:
+    sys.exit(
+        f"error: building needs {error.name}, which {sys.executable} lacks\n"
+        "  next: `pip install -r requirements/tools.txt`, or use `pip wheel .`"
+    )
 
 
 class bdist_wheel(Command):  # type: ignore[misc]

@@ -57,39 +57,35 @@ def replay(repo: Repo, project: Project, pin: Pin, *, three_way: bool = False) -
     try:
         repo.run(*args, *(["-3"] if three_way else []), "--", *map(str, patches))
     except GitError as error:
-        raise _am_error(project, patches, error.stderr, three_way) from None
+        stopped_at = repo.path / ".git" / "rebase-apply" / "next"
+        if not stopped_at.is_file():
+            raise  # git did not come to the first patch
+        failed = patches[int(stopped_at.read_text(encoding="utf-8")) - 1]
+        raise _am_error(project, failed, error.stderr, three_way) from None
 
 
 def _am_error(
-    project: Project, patches: list[Path], stderr: str, three_way: bool
+    project: Project, failed: Path, stderr: str, three_way: bool
 ) -> ToolError:
-    failed = re.search(r"^Patch failed at (\d+)", stderr, re.MULTILINE)
-    place = re.search(r"^error: patch failed: (.+):(\d+)$", stderr, re.MULTILINE)
-    patch = project.show(patches[int(failed[1]) - 1]) if failed else "git am"
+    patch = project.show(failed)
     if three_way:
         return ToolError(
             f"{patch}: conflict in {project.show(project.tree)}",
             "resolve it there, `git add` the file, `git am --continue`, "
             "then `python -m tools export`",
         )
-    if failed and place:
+    place = re.search(r"^error: patch failed: (.+):(\d+)$", stderr, re.MULTILINE)
+    if place:
+        line = int(place[2])
         hunks = [
-            (file, number, hunk)
-            for file in parse_patch(patches[int(failed[1]) - 1]).files
+            number
+            for file in parse_patch(failed).files
             for number, hunk in enumerate(file.hunks, 1)
+            if file.path == place[1] and hunk.old_start == line
         ]
-        number = next(
-            (
-                number
-                for file, number, hunk in hunks
-                if file.path == place[1] and hunk.old_start == int(place[2])
-            ),
-            "?",
-        )
-        reason = f"hunk {number} (line {place[2]}) does not apply to {place[1]}"
+        reason = f"hunk {hunks[0]} (line {line}) does not apply to {place[1]}"
     else:
-        lines = [x for x in stderr.splitlines() if not x.startswith("hint:")]
-        reason = "; ".join(lines) or "git am failed"
+        reason = "; ".join(x for x in stderr.splitlines() if not x.startswith("hint:"))
     return ToolError(
         f"{patch}: {reason}",
         "`python -m tools apply -3` lets you resolve it in .work/torch; "

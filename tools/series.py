@@ -7,12 +7,12 @@ header, the git trailers, and each hunk of the diff. Applying one is git's job.
 from __future__ import annotations
 
 import re
-import subprocess
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from typing import TYPE_CHECKING
 
 from .errors import ToolError
+from .gitrepo import Repo
 
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def parse_patch(path: Path) -> Patch:
         date=_unfold(message["Date"]),
         subject=_unfold(message["Subject"]),
         body=body,
-        trailers=_trailers(_unfold(message["Subject"]), body),
+        trailers=_trailers(Repo(path.parent), _unfold(message["Subject"]), body),
         files=tuple(_files("diff --git " + diff)),
     )
 
@@ -115,16 +115,13 @@ def _unfold(value: str | None) -> str:
     return re.sub(r"\s*\n\s+", " ", value or "")
 
 
-def _trailers(subject: str, body: str) -> tuple[tuple[str, str], ...]:
+def _trailers(repo: Repo, subject: str, body: str) -> tuple[tuple[str, str], ...]:
     """Trailers as git reads them; it alone decides what is one."""
-    done = subprocess.run(
-        ["git", "interpret-trailers", "--parse", "--unfold"],
-        input=f"{subject}\n\n{body}",
-        capture_output=True,
-        encoding="utf-8",
-        check=True,
-    )
-    pairs = (line.partition(": ") for line in done.stdout.splitlines())
+    text = repo.raw(
+        *("interpret-trailers", "--parse", "--no-divider"),
+        stdin=f"{subject}\n\n{body}".encode(),
+    ).decode()
+    pairs = (line.partition(": ") for line in text.splitlines())
     return tuple((key, value) for key, _, value in pairs)
 
 

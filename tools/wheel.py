@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tempfile
 import zipfile
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,7 +130,7 @@ def _repack(
             files[f"{dist_info}/RECORD"] = record.rewrite(text, rename, files).encode()
             moment = source.getinfo(VERSION_FILE).date_time
             _write_members(source, target, rename, files, moment, advance)
-    except (zipfile.BadZipFile, KeyError, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, KeyError, EOFError) as error:
         raise corrupt(base.path, error) from None
 
 
@@ -184,7 +185,7 @@ def verify(path: Path) -> None:
     """Every hash in RECORD, and that all four places name one version."""
     try:
         problems = problems_in(path, path.name)
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, OSError) as error:
         raise corrupt(path, error) from None
     if problems:
         more = f"\n  and {len(problems) - 10} more" if len(problems) > 10 else ""
