@@ -100,6 +100,9 @@ def _problems(check: Check, context: Context) -> list[Problem]:
         return [Problem(error.what, error.next_step)]
     except GitError as error:
         return [Problem(str(error), "put that right, then check again")]
+    except SyntaxError as error:
+        what = f"{error.filename}:{error.lineno}: {error.msg}"
+        return [Problem(what, "correct that file")]
 
 
 def show(results: dict[Check, list[Problem]]) -> bool:
@@ -112,8 +115,12 @@ def show(results: dict[Check, list[Problem]]) -> bool:
         state = f"[red]{len(problems)} failed[/red]" if problems else "ok"
         table.add_row(check.id, check.title, state)
     out.print(table)
+    # One cause often fails several checks: say it once.
+    ids: dict[Problem, list[str]] = {}
     for check, problems in results.items():
         for problem in problems:
-            out.print(f"\n{check.id} {problem.what}", markup=False, style="red")
-            out.print(f"  next: {problem.next_step}", markup=False)
+            ids.setdefault(problem, []).append(check.id)
+    for problem, failed in ids.items():
+        out.print(f"\n{' '.join(failed)} {problem.what}", markup=False, style="red")
+        out.print(f"  next: {problem.next_step}", markup=False)
     return not any(results.values())

@@ -169,7 +169,7 @@ def _test_problem(root: Path, value: str) -> str | None:
     path = root / match[1]
     if not path.is_file():
         return f"there is no {match[1]}"
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in ast.parse(path.read_text(encoding="utf-8"), path).body:
         if isinstance(node, ast.ClassDef) and node.name == match[2]:
             names = {x.name for x in node.body if isinstance(x, ast.FunctionDef)}
             return None if match[3] in names else f"no method {match[3]} in {match[2]}"

@@ -58,7 +58,8 @@ def fetch(project: Project, wheel: Path | None) -> None:
     pin = load_pin(project)
     base = basewheel.find(project, pin, wheel)
     moved = apply_module.fetch(project, pin, base)
-    say(f"{base.path}: torch {base.upstream}, as pinned")
+    say(f"torch {base.upstream}, as pinned:")
+    click.echo(base.path)
     say(f".work/torch: tag {pin.tag} {'written' if moved else 'is up to date'}")
 
 

@@ -22,7 +22,7 @@ def missing_names(
     path: str, source: str, overlay: Mapping[str, bytes]
 ) -> Iterator[tuple[int, str]]:
     """(line, dotted name) of each overlay name that `source` uses in vain."""
-    tree = ast.parse(source)
+    tree = ast.parse(source, path)
     local: dict[str, str] = {}  # name in this file -> dotted overlay module
     for node in ast.walk(tree):
         for name, dotted in _imports(path, node):
@@ -86,13 +86,13 @@ def _exists(dotted: str, overlay: Mapping[str, bytes]) -> bool:
         return True
     module, _, name = dotted.rpartition(".")
     file = _module_file(module, overlay)
-    return bool(file) and name in _defined(overlay[str(file)])
+    return bool(file) and name in _defined(str(file), overlay[str(file)])
 
 
-def _defined(source: bytes) -> set[str]:
+def _defined(path: str, source: bytes) -> set[str]:
     """Names bound at the top level of a module, also inside `if` and `try`."""
     names: set[str] = set()
-    pending: list[ast.AST] = list(ast.parse(source).body)
+    pending: list[ast.AST] = list(ast.parse(source, path).body)
     while pending:
         node = pending.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

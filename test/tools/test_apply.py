@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import CONFIG, Fake, GUARDS, PRISTINE
 
+from conftest import CONFIG, Fake, GUARDS, PRISTINE
 from tools import apply
 from tools.errors import ToolError
 from tools.gitrepo import Repo

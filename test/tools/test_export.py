@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Fake
 
+from conftest import Fake
 from tools import export
 from tools.errors import ToolError
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import CONFIG, Fake, GUARDS, PRISTINE
 
+from conftest import CONFIG, Fake, GUARDS, PRISTINE
 from tools.errors import ToolError
 from tools.pins import add_base, base_requirement, check_base, load_pin
 

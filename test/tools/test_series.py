@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from conftest import CONFIG, Fake
 
+from conftest import CONFIG, Fake
 from tools.errors import ToolError
 from tools.series import load_series, parse_patch, render_series, series_paths
 

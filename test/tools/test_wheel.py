@@ -9,11 +9,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import CONFIG, Fake, GUARDS, write_wheel
 from installer.sources import WheelFile
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 
+from conftest import CONFIG, Fake, GUARDS, write_wheel
 from tools import basewheel, wheel as wheel_module
 from tools.errors import ToolError
 from tools.project import OVERLAY_PACKAGE
@@ -111,10 +111,10 @@ def test_wheel_installs_and_pip_check_is_clean(fake: Fake, tmp_path: Path) -> No
     base = write_wheel(tmp_path, name="torch-2.15.0-py3-none-any.whl")
     built = build(fake.project, tmp_path, base)
     python = tmp_path / "venv" / "bin" / "python"
-    make_venv = [sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"]
-    subprocess.run(make_venv, check=True)
-    pip = [sys.executable, "-m", "pip", "--python", python, "-q"]
-    subprocess.run([*pip, "install", "--no-index", built], check=True)
+    venv = str(tmp_path / "venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "-q"]
+    subprocess.run([*pip, "install", "--no-index", str(built)], check=True)
     subprocess.run([*pip, "check"], check=True)
     code = "import torch.version as v, torch._dynamo.nn_module_hooks.seam as s;"
     code += "print(v.__version__, s.build(1))"

@@ -50,7 +50,7 @@ def plain() -> bytes:
 
 def with_descriptors() -> bytes:
     target = Unseekable()
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:  # type: ignore[call-overload]
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("one", TEXT)
         archive.writestr("two", b"2")
     return target.data.getvalue()
