@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 tree = Checks()
 
 
-@tree("OV101", "pristine files are those of the pin; patches start from them")
+@tree("OV101", "pristine files and patches' blobs match the pin")
 def pristine_matches(context: Context) -> Iterator[Problem]:
     check_base(context.pin, context.pristine, str(context.base.path))
     with temporary_tree(context.project, context.pin, context.pristine) as repo:
@@ -93,7 +93,7 @@ def seams_resolve(context: Context) -> Iterator[Problem]:
                 )
 
 
-@tree("OV106", "the wheel verifies and differs from the base only where it should")
+@tree("OV106", "the wheel verifies; only what should differ does")
 def wheel_is_right(context: Context) -> Iterator[Problem]:
     with tempfile.TemporaryDirectory(prefix="torch-hooks-") as folder:
         built = build(context.project, Path(folder), context.base.path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rich.markup import escape
 from rich.table import Table
 
 from .check_static import over_budget
@@ -19,25 +20,24 @@ if TYPE_CHECKING:
 def show(project: Project) -> None:
     pin = load_pin(project)
     patches = load_series(project, pin.version)
-    table = Table(
-        title=f"Patches on torch {pin.version}", box=None, padding=(0, 2, 0, 0)
-    )
-    for column in ("patch", "+", "-", "file", "status"):
-        table.add_column(column, justify="right" if column in "+-" else "left")
+    table = Table(title=f"Patches on torch {pin.version}", box=None)
+    for column in ("+", "-"):
+        table.add_column(column, justify="right")
+    table.add_column("upstream")
+    table.add_column("patch, file, seam", overflow="fold")
     for patch in patches:
         status = " ".join(patch.trailer("Upstream-Status")).partition(" ")[0]
-        name = patch.name.removesuffix(".patch")
-        files = ", ".join(file.path for file in patch.files)
-        table.add_row(
-            name, str(len(patch.added)), str(len(patch.removed)), files, status
-        )
-        for seam in patch.trailer("Seam"):
-            table.add_row(f"  {seam}", style="dim")
+        about = [
+            f"[bold]{patch.name.removesuffix('.patch')}[/bold]",
+            *(file.path for file in patch.files),
+            *map(escape, patch.trailer("Seam")),
+        ]
+        added, removed = len(patch.added), len(patch.removed)
+        table.add_row(str(added), str(removed), status, "\n  ".join(about))
     added = sum(len(patch.added) for patch in patches)
     removed = sum(len(patch.removed) for patch in patches)
-    table.add_row(
-        f"total: {len(patches)} patches", str(added), str(removed), style="bold"
-    )
+    total = f"total of {len(patches)} patches"
+    table.add_row(str(added), str(removed), "", total, style="bold")
     out.print(table)
     for patch in filter(over_budget, patches):
         reason = " ".join(patch.trailer("Budget")) or "no reason given"

@@ -47,7 +47,7 @@ def test_the_whole_way(fake: Fake, tmp_path: Path) -> None:
     ):
         done = call(fake, *args)
         assert done.exit_code == 0, done.output
-    assert "total: 2 patches" in done.stdout
+    assert "total of 2 patches" in done.stdout
 
 
 def test_pin_add_lets_a_patch_touch_one_more_file(fake: Fake, tmp_path: Path) -> None:
