@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch._dynamo import config
+from torch._dynamo import config, graph_break_hints
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.utils import warn_once
 from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.nn_module import UnspecializedNNModuleVariable
 
@@ -18,18 +20,29 @@ if TYPE_CHECKING:
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
 
+_LIMIT = (
+    "An error that only shows when the kernels run (a singular matrix, an index out "
+    "of range) leaves compiled code without passing through nn.Module's exception "
+    "handler, so hooks registered with always_call=True would miss it."
+)
+
+
 def runs_always_called_hooks(
     tx: InstructionTranslatorBase, function: object
 ) -> bool:
     """Whether ``_call_impl`` asks if it is compiled only to spare its handler.
 
     When it is told that it is compiled, it lets an exception of ``forward`` pass and
-    skips the hooks registered with ``always_call=True``. It is told the contrary
-    where such hooks exist; elsewhere the handler would only cost compile time.
+    skips the hooks registered with ``always_call=True``. Where such hooks exist, the
+    graph is broken, so that they see every error; with ``fullgraph=True`` the handler
+    is traced, and a warning says which errors it cannot see.
 
     Args:
         tx: the frame being traced.
         function: the tracing state function it calls.
+
+    Raises:
+        torch._dynamo.exc.Unsupported: to break the graph.
     """
     if (
         function is not torch.compiler.is_compiling
@@ -43,7 +56,26 @@ def runs_always_called_hooks(
     module = module.realize()
     if not isinstance(module, UnspecializedNNModuleVariable):
         return False
-    always_called = "_forward_hooks_always_called"
-    own = module.tp_getattro_impl(tx, always_called)
-    shared = tx.nn_modules_globals_vt.tp_getattro_impl(tx, f"_global{always_called}")
-    return any(bool(hooks.realize().len()) for hooks in (own, shared))
+    name = "_forward_hooks_always_called"
+    own = module.tp_getattro_impl(tx, name)
+    shared = tx.nn_modules_globals_vt.tp_getattro_impl(tx, f"_global{name}")
+    if not any(hooks.realize().len() for hooks in (own, shared)):
+        return False
+    where = module.source.name if module.source else type(module.value).__name__
+    if not (tx.one_graph or tx.error_on_graph_break):
+        unimplemented(
+            gb_type="nn.Module with always_call forward hooks",
+            context=where,
+            explanation=_LIMIT,
+            hints=[
+                "Register the hook without always_call=True.",
+                "Compile with fullgraph=True to trace the module all the same.",
+                *graph_break_hints.FUNDAMENTAL,
+            ],
+        )
+    warn_once(
+        f"torch.compile(fullgraph=True) of {where}, which has always_call=True "
+        f"forward hooks: {_LIMIT} Compile without fullgraph=True if that matters. "
+        "See docs/nn_module_hooks.md of torch-hooks, 'always_call'."
+    )
+    return True
