@@ -22,18 +22,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torch._dynamo
+import torch._functorch.config
 from torch import nn
 from torch.nn.modules import module as nn_module
 
-
-try:
-    from hook_kinds import dict_name, global_hook_dict, hook_dict
-    from hook_kinds import register, register_global
-    from hook_programs import BACKENDS, Block, play, Run, same, WRAPS
-except ImportError:
-    from .hook_kinds import dict_name, global_hook_dict, hook_dict
-    from .hook_kinds import register, register_global
-    from .hook_programs import BACKENDS, Block, play, Run, same, WRAPS
+from hook_kinds import (
+    dict_name,
+    global_hook_dict,
+    hook_dict,
+    register,
+    register_global,
+)
+from hook_programs import BACKENDS, Block, play, Run, same, WRAPS
 
 
 Op = tuple[Any, ...]
@@ -343,6 +344,8 @@ class Player:
             sort = "observe"  # the head would call itself for ever
         if sort == "rotate" and path == GLOBAL:
             sort = "observe"
+        if sort == "module" and path == GLOBAL:
+            sort = "object"  # it would be called for itself, for ever
         if sort == "module":
             module = GainModule(kind, amount)
             self.pokes[label] = module.gain.fill_
@@ -626,12 +629,12 @@ class _Writer:
         return [*ops, self.step()]
 
 
-def program(seed: int, globals: bool = False) -> Program:  # noqa: A002
+def program(seed: int, globals: bool = False) -> Program:
     """The random program of ``seed``; with ``globals`` also hooks for all modules."""
     return _Writer(random.Random(f"hooks {globals} {seed}"), globals).program()
 
 
-def setting(seed: int, globals: bool = False) -> dict[str, str]:  # noqa: A002
+def setting(seed: int, globals: bool = False) -> dict[str, str]:
     """The ``wrap`` and ``backend`` of ``seed``, spread evenly over all pairs."""
     backend = BACKENDS[seed // len(WRAPS) % len(BACKENDS)]
     wrap = "inplace" if globals else WRAPS[seed % len(WRAPS)]
@@ -659,13 +662,22 @@ class Outcome:
     graph_breaks: int
 
 
-def limits() -> contextlib.AbstractContextManager[Any]:
-    """No fallback to eager by the recompile limit: hitting it is an error."""
-    return torch._dynamo.config.patch(
+@contextlib.contextmanager
+def limits() -> Iterator[None]:
+    """No fallback to eager by the recompile limit: hitting it is an error.
+
+    Donated buffers are off because they forbid ``retain_graph``, hooks or none.
+    Nested graph breaks are off as they are for users: ``torch._dynamo.test_case``
+    turns them on, and with them upstream cannot set backward hooks up.
+    """
+    dynamo = torch._dynamo.config.patch(
         recompile_limit=64,
         accumulated_recompile_limit=512,
         fail_on_recompile_limit_hit=True,
+        nested_graph_breaks=False,
     )
+    with dynamo, torch._functorch.config.patch(donated_buffer=False):
+        yield
 
 
 def short(value: Any) -> str:
@@ -677,6 +689,12 @@ def short(value: Any) -> str:
         inside = ", ".join(map(short, value))
         return f"[{inside}]" if isinstance(value, list) else f"({inside})"
     return repr(value)
+
+
+def part_of(record: list[Any]) -> str:
+    """What a step recorded, with the gradients only named."""
+    parts = ["gradients" if isinstance(part, list) else short(part) for part in record]
+    return f"[{', '.join(parts)}]"
 
 
 def compare(eager: Run, run: Run) -> list[str]:
@@ -692,16 +710,15 @@ def compare(eager: Run, run: Run) -> list[str]:
     for i, (want, got) in enumerate(zip(eager.steps, run.steps)):
         if same(want, got):
             continue
-        if len(want) == len(got) == 2 and isinstance(want[1], list):
+        if all(isinstance(record[-1], list) for record in (want, got)):
             what = [] if same(want[0], got[0]) else ["output"]
-            if isinstance(got[1], list):
-                names = ("input", *(name for name, _ in eager.model.named_parameters()))
-                both = zip(want[1], got[1])
-                bad = [j for j, pair in enumerate(both) if not same(*pair)]
-                what += [f"grad {dict(enumerate(names)).get(j, j)}" for j in bad]
+            names = ["input", *(name for name, _ in eager.model.named_parameters())]
+            bad = [j for j, pair in enumerate(zip(want[1], got[1])) if not same(*pair)]
+            what += [f"grad {names[j] if j < len(names) else j}" for j in bad]
             lines.append(f"step {i}: {', '.join(what)} differ")
         else:
-            lines.append(f"step {i}: eager {short(want)} compiled {short(got)}"[:600])
+            want, got = [part_of(record) for record in (want, got)]
+            lines.append(f"step {i}: eager {want} compiled {got}")
     return lines
 
 
