@@ -9,7 +9,7 @@ order. A *watch* hook only records.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,27 @@ _DICT_NAME = {
 Hook = Callable[..., Any]
 
 
+def each_with_kinds(
+    values: Sequence[Any], kinds: Sequence[str] = KINDS
+) -> list[tuple[Any, str]]:
+    """Each value with "forward" and, in turn, with one of the other kinds.
+
+    For behaviours in which the kind is not the point: two tests for each value
+    instead of five, and all kinds are seen.
+    """
+    others = [kind for kind in kinds if kind != "forward"]
+    return [
+        (value, kind)
+        for i, value in enumerate(values)
+        for kind in ("forward", others[i % len(others)])
+    ]
+
+
+def name_each(function: Callable[..., Any], kind: str) -> str:
+    """Name of the test of one pair of ``each_with_kinds``."""
+    return f"{function.__name__.strip('_')}_kind_{kind}"
+
+
 def register(
     module: nn.Module, kind: str, hook: Hook, **options: Any
 ) -> RemovableHandle:
@@ -65,12 +86,12 @@ def dict_name(kind: str) -> str:
     return _DICT_NAME[kind]
 
 
-def hook_dict(module: nn.Module, kind: str) -> OrderedDict[int, Hook]:
+def hook_dict(module: nn.Module, kind: str) -> OrderedDict[Any, Hook]:
     """The very dict of ``module`` that holds its hooks of ``kind``."""
     return getattr(module, _DICT_NAME[kind])
 
 
-def global_hook_dict(kind: str) -> OrderedDict[int, Hook]:
+def global_hook_dict(kind: str) -> OrderedDict[Any, Hook]:
     """The registry of ``torch.nn`` that holds the global hooks of ``kind``."""
     return getattr(nn_module, "_global" + _DICT_NAME[kind])
 
@@ -97,13 +118,14 @@ def on_change(kind: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Hook
     def backward(module: nn.Module, grad_input: Any, grad_output: Any) -> Any:
         return mapped(grad_input, change)
 
-    return {
+    hooks: dict[str, Hook] = {
         "forward_pre": forward_pre,
         "forward": forward,
         "backward_pre": backward_pre,
         "full_backward": backward,
         "legacy_backward": backward,
-    }[kind]
+    }
+    return hooks[kind]
 
 
 def edit(kind: str, scale: float = 2.0, shift: float = 0.5) -> Hook:

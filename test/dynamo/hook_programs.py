@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,6 +21,7 @@ import torch._dynamo.test_case
 import torch._dynamo.testing
 from torch import nn
 from torch.nn.modules import module as nn_module
+from torch.testing._internal.common_utils import slowTest
 
 
 WRAPS = ("call", "inplace", "function", "blocks")
@@ -143,7 +145,7 @@ class Run:
         graph_runs: per step, how many graphs were run: 0 means it ran eagerly.
     """
 
-    model: nn.Module
+    model: Any  # an nn.Module, whose parts scenarios reach by name
     call: Callable[..., Any]
     compiled: bool
     counter: GraphCounter
@@ -206,7 +208,7 @@ def start(
 ) -> Run:
     """A ``Run`` on a fresh model that has not been called yet; resets nothing."""
     torch.manual_seed(0)
-    model = make()
+    model: Any = make()
     counter = GraphCounter(backend)
     options: dict[str, Any] = {"backend": counter, "fullgraph": fullgraph}
     call: Callable[..., Any] = model
@@ -244,6 +246,15 @@ def play(scenario: Scenario, *, compiled: bool, **options: Any) -> Run:
         run = start(compiled=compiled, **options)
         scenario(run)
     return run
+
+
+def slow(test: Any) -> Any:
+    """Mark ``test`` for ``pytest -m "not slow"``; skip it where there is no pytest."""
+    if "PYTEST_VERSION" not in os.environ:
+        return slowTest(test)  # runs with PYTORCH_TEST_WITH_SLOW=1
+    import pytest
+
+    return pytest.mark.slow(test)
 
 
 class HookTestCase(torch._dynamo.test_case.TestCase):

@@ -18,21 +18,22 @@ from torch import nn
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
-    slowTest,
 )
 
 from hook_kinds import (
-    KINDS,
-    PREPENDABLE_KINDS,
-    Hook,
     dict_name,
+    each_with_kinds,
     edit,
+    Hook,
     hook_dict,
+    KINDS,
+    name_each,
     on_change,
+    PREPENDABLE_KINDS,
     register,
     watch,
 )
-from hook_programs import BACKENDS, WRAPS, Block, HookTestCase, Run
+from hook_programs import BACKENDS, Block, HookTestCase, Run, slow, WRAPS
 
 
 class KeyBehaviourTests(HookTestCase):
@@ -443,7 +444,7 @@ class RegisterTests(HookTestCase):
 
         self.check(scenario, distinct=3)
 
-    @slowTest
+    @slow
     @parametrize("wrap", WRAPS)
     @parametrize("kind", KINDS)
     def test_registered_and_removed_on_inductor(self, kind: str, wrap: str) -> None:
@@ -564,17 +565,12 @@ MUTATIONS = (
 )
 
 
-def _name(function: Callable[..., Any]) -> str:
-    return function.__name__.strip("_")
-
-
 class HookDictTests(HookTestCase):
     """Hook dicts edited directly, without ``register_*`` and its handle."""
 
-    @parametrize("mutate", MUTATIONS, name_fn=_name)
-    @parametrize("kind", KINDS)
+    @parametrize("mutate,kind", each_with_kinds(MUTATIONS), name_fn=name_each)
     def test_two_hooks_then_dict_edited(
-        self, kind: str, mutate: Callable[[Any, str], None]
+        self, mutate: Callable[[Any, str], None], kind: str
     ) -> None:
         def scenario(run: Run) -> None:
             block = run.model.blocks[1]
@@ -586,10 +582,9 @@ class HookDictTests(HookTestCase):
 
         self.check(scenario, distinct=2)
 
-    @parametrize("reassign", REASSIGN, name_fn=_name)
-    @parametrize("kind", KINDS)
+    @parametrize("reassign,kind", each_with_kinds(REASSIGN), name_fn=name_each)
     def test_empty_dict_reassigned_by_full_one(
-        self, kind: str, reassign: Callable[[nn.Module, str, Any], None]
+        self, reassign: Callable[[nn.Module, str, Any], None], kind: str
     ) -> None:
         def scenario(run: Run) -> None:
             block = run.model.blocks[1]
@@ -602,10 +597,9 @@ class HookDictTests(HookTestCase):
 
         self.check(scenario, distinct=2)
 
-    @parametrize("reassign", REASSIGN, name_fn=_name)
-    @parametrize("kind", KINDS)
+    @parametrize("reassign,kind", each_with_kinds(REASSIGN), name_fn=name_each)
     def test_full_dict_reassigned_by_another(
-        self, kind: str, reassign: Callable[[nn.Module, str, Any], None]
+        self, reassign: Callable[[nn.Module, str, Any], None], kind: str
     ) -> None:
         def scenario(run: Run) -> None:
             block = run.model.blocks[1]
@@ -646,9 +640,12 @@ class HookDictTests(HookTestCase):
 
         self.check(scenario, distinct=2)
 
-    @parametrize("new_type", (dict, collections.UserDict))
-    @parametrize("kind", KINDS)
-    def test_dict_replaced_by_another_type(self, kind: str, new_type: type) -> None:
+    @parametrize(
+        "new_type,kind",
+        each_with_kinds((dict, collections.UserDict, collections.defaultdict)),
+        name_fn=name_each,
+    )
+    def test_dict_replaced_by_another_type(self, new_type: type, kind: str) -> None:
         def scenario(run: Run) -> None:
             block = run.model.blocks[1]
             register(block, kind, edit(kind)).remove()
@@ -765,7 +762,7 @@ class ReturnTests(HookTestCase):
         self.check(scenario, backend=backend, distinct=2)
 
     def test_edits_parameter_in_place(self) -> None:
-        def hook(module: nn.Module, args: Any) -> None:
+        def hook(module: Any, args: Any) -> None:
             with torch.no_grad():
                 module.lin.weight.mul_(1.5)
 
@@ -785,7 +782,7 @@ class ReturnTests(HookTestCase):
             model.register_buffer("seen", torch.zeros(()))
             return model
 
-        def hook(module: nn.Module, args: Any, output: torch.Tensor) -> Any:
+        def hook(module: Any, args: Any, output: torch.Tensor) -> Any:
             module.seen = module.seen + 1.0
             return output * module.seen
 

@@ -14,17 +14,17 @@ from torch.testing._internal.common_utils import (
 )
 
 from hook_kinds import (
-    FORWARD_KINDS,
-    KINDS,
-    PREPENDABLE_KINDS,
     edit,
+    FORWARD_KINDS,
     global_hook_dict,
     hook_dict,
+    KINDS,
+    PREPENDABLE_KINDS,
     register,
     register_global,
     watch,
 )
-from hook_programs import BACKENDS, WRAPS, Block, HookTestCase, Run
+from hook_programs import BACKENDS, Block, HookTestCase, Run, WRAPS
 
 
 class OrderTests(HookTestCase):
@@ -189,7 +189,9 @@ class OrderTests(HookTestCase):
         def scenario(run: Run) -> None:
             run.step()
             block = run.model.blocks[1]
-            handle = block.register_forward_hook(edit("forward", 2.0, 0.0), prepend=True)
+            handle = block.register_forward_hook(
+                edit("forward", 2.0, 0.0), prepend=True
+            )
             register_global("forward", edit("forward", 1.0, 0.5))
             run.step()
             handle.remove()
