@@ -78,6 +78,16 @@ class RandomHookProgramTests(TestCase):
     def test_global_hooks(self, index: int) -> None:
         self.check_slice(index, with_globals=True)
 
+    def test_the_programs_can_fail(self) -> None:
+        """Where nothing guards on hooks, many of the same programs differ."""
+        with torch._dynamo.config.patch(skip_nnmodule_hook_guards=True):
+            results = [
+                programs.outcome(programs.program(seed), **programs.setting(seed))
+                for seed in range(10)
+            ]
+        different = sum(bool(result.differences) for result in results)
+        self.assertGreaterEqual(different, 2)
+
     @pytest.mark.slow
     @parametrize("index", SLOW_SLICES)
     def test_more_module_hooks(self, index: int) -> None:
