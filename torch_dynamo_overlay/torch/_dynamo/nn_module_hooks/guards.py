@@ -23,7 +23,9 @@ from .state import (
     any_global_mark,
     global_hook_state,
     HookDict,
+    HookKind,
     HookState,
+    kind_of,
     MARKS,
     module_hook_state,
 )
@@ -63,16 +65,19 @@ def install_module_guard(
             marks' own dicts are guarded to be empty when the frame reads them.
     """
     if hooks and (name in MARKS or len(hooks) > 1 or any_global_mark()):
-        _install_once(source, _module_guard(module_hook_state(module)))
+        kind = kind_of(name)
+        _install_once(source, _module_guard(kind, module_hook_state(module, kind)))
 
 
-def install_global_guard(source: Source) -> None:
-    """Guard on order and marks of the global hooks.
+def install_global_guard(source: Source, name: str) -> None:
+    """Guard on order and marks of the global hooks of one kind.
 
     Args:
         source: where the compiled frame finds ``torch.nn.modules.module``.
+        name: the hook dict, of the kind or of its marks, that the frame reads.
     """
-    _install_once(source, _global_guard(global_hook_state()))
+    kind = kind_of(name)
+    _install_once(source, _global_guard(kind, global_hook_state(kind)))
 
 
 def _install_once(source: Source, create_fn: Callable[..., None]) -> None:
@@ -83,18 +88,18 @@ def _install_once(source: Source, create_fn: Callable[..., None]) -> None:
 
 
 @functools.cache
-def _module_guard(expected: HookState) -> Callable[..., None]:
+def _module_guard(kind: HookKind, expected: HookState) -> Callable[..., None]:
     # Guards are told apart by the id of their create function.
-    return functools.partial(NN_MODULE_HOOKS, expected=expected)
+    return functools.partial(NN_MODULE_HOOKS, kind=kind, expected=expected)
 
 
 @functools.cache
-def _global_guard(expected: HookState) -> Callable[..., None]:
-    return functools.partial(GLOBAL_NN_MODULE_HOOKS, expected=expected)
+def _global_guard(kind: HookKind, expected: HookState) -> Callable[..., None]:
+    return functools.partial(GLOBAL_NN_MODULE_HOOKS, kind=kind, expected=expected)
 
 
 def NN_MODULE_HOOKS(
-    builder: GuardBuilder, guard: Guard, *, expected: HookState
+    builder: GuardBuilder, guard: Guard, *, kind: HookKind, expected: HookState
 ) -> None:
     """Create the guard on order and marks of the hooks of the module at a source."""
     path = eval(
@@ -103,22 +108,24 @@ def NN_MODULE_HOOKS(
 
     def check(frame_locals: Mapping[str, Any]) -> bool:
         try:
-            return module_hook_state(path(frame_locals)) == expected
+            return module_hook_state(path(frame_locals), kind) == expected
         except (AttributeError, IndexError, KeyError, TypeError):
             return False
 
-    _add_root_guard(builder, guard, check, f"hooks of {guard.name} == {expected}")
+    what = f"order and marks of {guard.name}.{kind.hooks} == {expected}"
+    _add_root_guard(builder, guard, check, what)
 
 
 def GLOBAL_NN_MODULE_HOOKS(
-    builder: GuardBuilder, guard: Guard, *, expected: HookState
+    builder: GuardBuilder, guard: Guard, *, kind: HookKind, expected: HookState
 ) -> None:
-    """Create the guard on order and marks of the global hooks."""
+    """Create the guard on order and marks of the global hooks of one kind."""
 
     def check(frame_locals: Mapping[str, Any]) -> bool:
-        return global_hook_state() == expected
+        return global_hook_state(kind) == expected
 
-    _add_root_guard(builder, guard, check, f"global module hooks == {expected}")
+    what = f"order and marks of _global{kind.hooks} == {expected}"
+    _add_root_guard(builder, guard, check, what)
 
 
 def _add_root_guard(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 from torch.nn import Module
@@ -17,8 +18,8 @@ from torch.nn.modules import module as nn_module
 
 HookDict: TypeAlias = dict[int, Any]
 
-# Per kind of hook: its calling order, then per mark the flag of each hook.
-HookState: TypeAlias = tuple[tuple[Any, ...], ...]
+# The calling order of the hooks, then for each mark the positions of marked hooks.
+HookState: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +72,9 @@ def is_plain(hooks: object) -> bool:
     return type(hooks) in (dict, collections.OrderedDict)
 
 
-def calling_order(hooks: HookDict) -> tuple[int, ...]:
-    """Positions, in the dict underneath, of hooks in the order eager calls them.
-
-    ``OrderedDict.move_to_end``, and so ``prepend=True``, reorders a linked list that
-    the dict underneath, its version and its watchers know nothing of.
-    """
-    position = {hook_id: i for i, hook_id in enumerate(dict.keys(hooks))}
-    return tuple(position[hook_id] for hook_id in hooks)
+def kind_of(name: str) -> HookKind:
+    """The kind of hook that the hook dict ``name`` belongs to."""
+    return next(kind for kind in KINDS if name == kind.hooks or name in kind.marks)
 
 
 def any_global_mark() -> bool:
@@ -86,37 +82,49 @@ def any_global_mark() -> bool:
     return any(global_hook_dict(mark) for mark in MARKS)
 
 
-def global_hook_state() -> HookState:
-    """Order and marks of all global hooks."""
-    return tuple(
-        (
-            calling_order(hooks := global_hook_dict(kind.hooks)),
-            *(
-                tuple(hook_id in global_hook_dict(mark) for hook_id in hooks)
-                for mark in kind.marks
-            ),
-        )
-        for kind in KINDS
-    )
-
-
-def module_hook_state(module: Module) -> HookState:
-    """Order and marks of the hooks that a call of ``module`` runs.
+def module_hook_state(module: Module, kind: HookKind) -> HookState:
+    """Order and marks of the hooks of one kind that a call of ``module`` runs.
 
     Marks belong to a hook id, wherever that hook is registered: eager looks the ids
     of global hooks up among the module's marks too, and the other way round.
     """
     dicts = module.__dict__
+    own = dicts[kind.hooks]
+    hook_ids = (*global_hook_dict(kind.hooks), *own)
+    return (
+        _calling_order(own),
+        *(
+            _marked(hook_ids, dicts[mark], global_hook_dict(mark))
+            for mark in kind.marks
+        ),
+    )
+
+
+def global_hook_state(kind: HookKind) -> HookState:
+    """Order and marks of the global hooks of one kind."""
+    hooks = global_hook_dict(kind.hooks)
+    return (
+        _calling_order(hooks),
+        *(_marked(hooks, {}, global_hook_dict(mark)) for mark in kind.marks),
+    )
+
+
+def _calling_order(hooks: HookDict) -> tuple[int, ...]:
+    """Positions, in the dict underneath, of hooks in the order eager calls them.
+
+    ``OrderedDict.move_to_end``, and so ``prepend=True``, reorders a linked list that
+    the dict underneath, its version and its watchers know nothing of.
+    """
+    position = {hook_id: i for i, hook_id in enumerate(dict.keys(hooks))}
+    return tuple(map(position.__getitem__, hooks))
+
+
+def _marked(
+    hook_ids: Iterable[int], own: HookDict, shared: HookDict
+) -> tuple[int, ...]:
+    """Which of ``hook_ids``, by position, are marked in either dict."""
+    if not own and not shared:
+        return ()
     return tuple(
-        (
-            calling_order(dicts[kind.hooks]),
-            *(
-                tuple(
-                    hook_id in dicts[mark] or hook_id in global_hook_dict(mark)
-                    for hook_id in (*global_hook_dict(kind.hooks), *dicts[kind.hooks])
-                )
-                for mark in kind.marks
-            ),
-        )
-        for kind in KINDS
+        i for i, hook_id in enumerate(hook_ids) if hook_id in own or hook_id in shared
     )

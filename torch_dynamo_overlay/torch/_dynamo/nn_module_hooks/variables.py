@@ -84,11 +84,12 @@ def global_hook_dict(
     name = global_hook_dict_name(value)
     if name is None:
         return None
+    name = name.removeprefix("_global")
     source = builder.get_source()
     install_hook_dict_guards(value, source)
     if value:
-        install_global_guard(builder.tx.import_source(nn_module.__name__))
-    return _tracked(builder.tx, value, source, is_mark=name[len("_global") :] in MARKS)
+        install_global_guard(builder.tx.import_source(nn_module.__name__), name)
+    return _tracked(builder.tx, value, source, is_mark=name in MARKS)
 
 
 def _tracked(
