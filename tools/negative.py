@@ -189,19 +189,19 @@ def _resolve(
 ) -> dict[str, list[str]]:
     """The pytest ids behind each Tested-By, parametrised tests written out."""
     values = sorted({value for p in patches for value in p.trailer("Tested-By")})
-    collected: dict[str, list[str]] = {}
-    resolved = {}
+    named = {}
     for value in values:
         match = TESTED_BY.fullmatch(value)
         if not match or not (project.root / match[1]).is_file():
             raise ToolError(f"Tested-By: {value}: no such test", "run `make check`")
-        file, name, method = match.groups()
-        if file not in collected:
-            collected[file] = _collect(project, python, file)
+        named[value] = match.groups()
+    collected = _collect(project, python, sorted({file for file, *_ in named.values()}))
+    resolved = {}
+    for value, (file, name, method) in named.items():
         methods = _methods(project.root / file, name)
         resolved[value] = [
             test
-            for test in collected[file]
+            for test in collected
             if test.startswith(f"{file}::{name}::")
             and _origin(test.rpartition("::")[2], methods) == method
         ]
@@ -213,27 +213,22 @@ def _resolve(
     return resolved
 
 
-def _collect(project: Project, python: Path, file: str) -> list[str]:
+def _collect(project: Project, python: Path, files: list[str]) -> list[str]:
+    if not files:
+        return []
+    command = [str(python), "-m", "pytest", "--collect-only", "-q", *files]
     done = subprocess.run(
-        [
-            python,
-            "-m",
-            "pytest",
-            "--collect-only",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            file,
-        ],
+        [*command, "-p", "no:cacheprovider"],
         cwd=project.root,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         encoding="utf-8",
     )
     if done.returncode:
         raise ToolError(
-            f"{file}: pytest cannot collect it:\n{done.stdout[-2000:]}",
-            f"{python} -m pytest --collect-only {file}",
+            f"pytest cannot collect {', '.join(files)}:\n{done.stdout[-2000:]}",
+            " ".join(command),
         )
     return [line for line in done.stdout.splitlines() if "::" in line]
 
@@ -260,7 +255,7 @@ def _origin(collected: str, methods: list[str]) -> str | None:
 
 def _show(results: list[Result]) -> bool:
     table = Table(box=None, padding=(0, 2, 0, 0))
-    table.add_column("patch left out")
+    table.add_column("patch left out", overflow="fold")
     table.add_column("its tests")
     for result in results:
         state = "[red]prove nothing[/red]" if result.problem else "fail, as they should"

@@ -67,6 +67,8 @@ def write_wheel(
     dist_info = f"torch-{version}.dist-info"
     code = f"__version__ = '{upstream}'\ndebug = False\ngit_version = '{commit}'\n"
     metadata = f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n\nText.\n"
+    tag = "-".join(name.removesuffix(".whl").split("-")[2:])
+    wheel = f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n"
     members = {
         "torch/__init__.py": b"",
         "torch/_dynamo/__init__.py": b"",
@@ -75,7 +77,7 @@ def write_wheel(
         **PRISTINE,
         **(files or {}),
         f"{dist_info}/METADATA": metadata.encode(),
-        f"{dist_info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n",
+        f"{dist_info}/WHEEL": wheel.encode(),
     }
     rows = [",".join(record.row(n, d)) for n, d in members.items()]
     text = ending.join([*rows, f"{dist_info}/RECORD,,", ""])
