@@ -112,6 +112,24 @@ class HiddenModuleTests(HookTestCase):
             compiled(torch.ones(1, 4))
         self.assertEqual(calls, ["own"])
 
+    @parametrize("what", ("module", "parameter", "buffer"))
+    @parametrize("backend", ("eager", "aot_eager"))
+    def test_registration_hook_sees_no_module_of_dynamo(
+        self, what: str, backend: str
+    ) -> None:
+        def scenario(run: Run) -> None:
+            register = getattr(nn_module, f"register_module_{what}_registration_hook")
+            run.model.register_buffer("extra", torch.ones(4))
+            handle = register(lambda module, name, value: run.log.append(name))
+            try:
+                run.step()
+                run.model.late = nn.BatchNorm1d(4)
+                run.step()
+            finally:
+                handle.remove()
+
+        self.check(scenario, make=Checkpointed, backend=backend)
+
     def _graph_module(self) -> torch.fx.GraphModule:
         made: list[torch.fx.GraphModule] = []
 

@@ -66,6 +66,16 @@ class LegacyHookTests(HookTestCase):
 
         self.check(scenario, wrap=wrap, backend="aot_eager")
 
+    @parametrize("wrap", WRAPS)
+    def test_forward_hook_makes_the_last_op(self, wrap: str) -> None:
+        def scenario(run: Run) -> None:
+            run.model.blocks[0].register_backward_hook(shapes(run.log))
+            run.model.blocks[0].register_forward_pre_hook(lambda _, args: args[0] * 2)
+            run.model.blocks[0].register_forward_hook(lambda _, args, out: out * 3)
+            run.step()
+
+        self.check(scenario, wrap=wrap, backend="aot_eager")
+
     def test_other_modules_stay_compiled(self) -> None:
         def scenario(run: Run) -> None:
             run.model.blocks[1].register_backward_hook(shapes(run.log))
