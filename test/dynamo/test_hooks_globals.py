@@ -439,7 +439,11 @@ class GlobalHookTests(HookTestCase):
                 graphs.append(run.graphs)
 
         self.check(scenario, wrap=wrap, distinct=2)
-        self.assertEqual(graphs[-1], graphs[-4])
+        # Code that broke off at a legacy hook has no guard on it, so it also serves
+        # the model without: one graph more in the second round, none after that.
+        settled = 1 if kind == "legacy_backward" else 0
+        played = graphs[-4:]
+        self.assertEqual(played[settled:], [played[settled]] * (4 - settled))
 
     def test_module_registration_hooks_do_not_matter(self) -> None:
         def scenario(run: Run) -> None:
