@@ -18,6 +18,7 @@ from torch import nn
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
+    subtest,
 )
 
 from hook_kinds import (
@@ -36,11 +37,24 @@ from hook_kinds import (
 from hook_programs import BACKENDS, Block, HookTestCase, Run, slow, WRAPS
 
 
+# All of them, two of the costlier ones only when slow tests are asked for.
+CROSS = [
+    subtest(
+        (wrap, backend),
+        name=f"wrap_{wrap}_backend_{backend}",
+        decorators=[slow]
+        if backend == "aot_eager" and wrap in ("inplace", "function")
+        else [],
+    )
+    for wrap in WRAPS
+    for backend in BACKENDS
+]
+
+
 class KeyBehaviourTests(HookTestCase):
     """Each key behaviour x kind of hook x way of compiling x backend."""
 
-    @parametrize("backend", BACKENDS)
-    @parametrize("wrap", WRAPS)
+    @parametrize("wrap,backend", CROSS)
     @parametrize("kind", KINDS)
     def test_hook_registered_after_first_call_then_removed(
         self, kind: str, wrap: str, backend: str
@@ -55,8 +69,7 @@ class KeyBehaviourTests(HookTestCase):
 
         self.check(scenario, wrap=wrap, backend=backend, distinct=2)
 
-    @parametrize("backend", BACKENDS)
-    @parametrize("wrap", WRAPS)
+    @parametrize("wrap,backend", CROSS)
     @parametrize("kind", KINDS)
     def test_hook_registered_before_compiling_then_removed(
         self, kind: str, wrap: str, backend: str
@@ -71,8 +84,7 @@ class KeyBehaviourTests(HookTestCase):
 
         self.check(scenario, wrap=wrap, backend=backend, distinct=2)
 
-    @parametrize("backend", BACKENDS)
-    @parametrize("wrap", WRAPS)
+    @parametrize("wrap,backend", CROSS)
     @parametrize("kind", KINDS)
     def test_hook_dict_cleared(self, kind: str, wrap: str, backend: str) -> None:
         def scenario(run: Run) -> None:
@@ -83,8 +95,7 @@ class KeyBehaviourTests(HookTestCase):
 
         self.check(scenario, wrap=wrap, backend=backend, distinct=2)
 
-    @parametrize("backend", BACKENDS)
-    @parametrize("wrap", WRAPS)
+    @parametrize("wrap,backend", CROSS)
     @parametrize("kind", KINDS)
     def test_hook_dict_entry_replaced_in_place(
         self, kind: str, wrap: str, backend: str
@@ -97,8 +108,7 @@ class KeyBehaviourTests(HookTestCase):
 
         self.check(scenario, wrap=wrap, backend=backend, distinct=2)
 
-    @parametrize("backend", BACKENDS)
-    @parametrize("wrap", WRAPS)
+    @parametrize("wrap,backend", CROSS)
     @parametrize("kind", KINDS)
     def test_first_of_two_hooks_moved_to_end(
         self, kind: str, wrap: str, backend: str
@@ -114,8 +124,7 @@ class KeyBehaviourTests(HookTestCase):
         # In eager legacy hooks all get grad_fn's own grad_input, edited in turn.
         self.check(scenario, wrap=wrap, backend=backend, distinct=2)
 
-    @parametrize("backend", BACKENDS)
-    @parametrize("wrap", WRAPS)
+    @parametrize("wrap,backend", CROSS)
     @parametrize("kind", KINDS)
     def test_submodule_replaced_by_hooked_one(
         self, kind: str, wrap: str, backend: str
