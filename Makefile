@@ -40,7 +40,7 @@ bench: venv
 lint: venv
 	$(RUN) -m ruff check
 	$(RUN) -m ruff format --check
-	$(RUN) -m mypy tools setup.py $(wildcard test/tools)
+	$(RUN) -m mypy --strict tools setup.py test/tools test/pristine/test_guard_lists.py
 	$(RUN) -m mypy torch_dynamo_overlay/torch/_dynamo/nn_module_hooks
 	MYPYPATH=test/dynamo $(RUN) -m mypy $(wildcard test/dynamo examples benchmarks)
 
@@ -51,7 +51,7 @@ negative-control: venv
 	$(RUN) -m tools negative-control
 
 test-tools: venv
-	$(RUN) -m pytest -q test/tools
+	$(RUN) -m pytest -q test/tools test/pristine
 
 test-dynamo: venv
 	$(RUN) -m pytest -q $(if $(CI)$(SLOW),,-m "not slow") test/dynamo

@@ -16,7 +16,7 @@ from torch.testing._internal.common_utils import (
 )
 from torch.utils.checkpoint import checkpoint
 
-from hook_kinds import KINDS, edit, Hook, register_global
+from hook_kinds import edit, Hook, KINDS, register_global
 from hook_programs import HookTestCase, no_global_hooks, Run
 
 
@@ -103,7 +103,7 @@ class HiddenModuleTests(HookTestCase):
         self.assertEqual(seen, ["Linear", "Sequential"])
 
     def test_wrapper_runs_its_own_hooks(self) -> None:
-        compiled = torch.compile(nn.Linear(4, 4), backend="eager")
+        compiled: Any = torch.compile(nn.Linear(4, 4), backend="eager")
         calls: list[str] = []
         compiled.register_forward_hook(lambda *_: calls.append("own"))
         with no_global_hooks(), warnings.catch_warnings():
@@ -153,7 +153,7 @@ class HiddenModuleTests(HookTestCase):
             lambda x: graph_module(x)[0] * 2, backend="eager", fullgraph=True
         )
         with no_global_hooks():
-            nn_module.register_module_forward_hook(lambda m, args, out: (out[0] * 3,))
+            register_global("forward", lambda module, args, out: (out[0] * 3,))
             got = compiled(torch.ones(2))
         self.assertEqual(got, (torch.ones(2).sin() + 1) * 2)
 

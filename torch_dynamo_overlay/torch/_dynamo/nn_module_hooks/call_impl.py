@@ -12,6 +12,7 @@ import torch
 from torch._dynamo import config, graph_break_hints
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.utils import warn_once
+from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.nn_module import UnspecializedNNModuleVariable
 
@@ -27,9 +28,7 @@ _LIMIT = (
 )
 
 
-def runs_always_called_hooks(
-    tx: InstructionTranslatorBase, function: object
-) -> bool:
+def runs_always_called_hooks(tx: InstructionTranslatorBase, function: object) -> bool:
     """Whether ``_call_impl`` asks if it is compiled only to spare its handler.
 
     When it is told that it is compiled, it lets an exception of ``forward`` pass and
@@ -57,9 +56,9 @@ def runs_always_called_hooks(
     if not isinstance(module, UnspecializedNNModuleVariable):
         return False
     name = "_forward_hooks_always_called"
-    own = module.tp_getattro_impl(tx, name)
-    shared = tx.nn_modules_globals_vt.tp_getattro_impl(tx, f"_global{name}")
-    if not any(hooks.realize().len() for hooks in (own, shared)):
+    own = module.tp_getattro_impl(tx, name).realize()
+    shared = tx.nn_modules_globals_vt.tp_getattro_impl(tx, f"_global{name}").realize()
+    if not any(isinstance(d, ConstDictVariable) and d.len() for d in (own, shared)):
         return False
     where = module.source.name if module.source else type(module.value).__name__
     if not (tx.one_graph or tx.error_on_graph_break):

@@ -7,7 +7,7 @@ each registration. Must not import ``call_impl``.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TYPE_CHECKING
+from typing import Any, cast, NoReturn, TYPE_CHECKING
 
 from torch._dynamo import config, graph_break_hints
 from torch._dynamo.exc import unimplemented
@@ -17,7 +17,7 @@ from torch._dynamo.utils import enumerate_items_with_dict_position
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.dicts import NNModuleHooksDictVariable
 from torch._dynamo.variables.lazy import LazyVariableTracker
-
+from torch.nn import Module
 from torch.nn.modules import module as nn_module
 
 from .guards import install_global_guard, install_hook_dict_guards, install_module_guard
@@ -52,7 +52,8 @@ def module_hook_dict(
     """
     if name not in MODULE_HOOK_DICTS or config.skip_nnmodule_hook_guards:
         return None
-    hooks = module.value.__dict__.get(name)
+    value = cast(Module, module.value)
+    hooks = value.__dict__.get(name)
     if (
         hooks is None
         or module.source is None
@@ -63,13 +64,11 @@ def module_hook_dict(
     if not is_plain(hooks):
         _break_graph_at(hooks, source)
     install_hook_dict_guards(hooks, source)
-    install_module_guard(module.value, module.source, name, hooks)
+    install_module_guard(value, module.source, name, hooks)
     return _tracked(tx, hooks, source, is_mark=name in MARKS)
 
 
-def global_hook_dict(
-    builder: VariableBuilder, value: object
-) -> VariableTracker | None:
+def global_hook_dict(builder: VariableBuilder, value: object) -> VariableTracker | None:
     """The variable of a global hook dict, with all guards a call depends on.
 
     Args:
