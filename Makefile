@@ -54,7 +54,7 @@ test-tools: venv
 	$(RUN) -m pytest -q test/tools test/pristine
 
 test-dynamo: venv
-	$(RUN) -m pytest -q $(if $(CI)$(SLOW),,-m "not slow") test/dynamo
+	$(RUN) -m pytest -q -n auto $(if $(CI)$(SLOW),,-m "not slow") test/dynamo
 
 test-examples: venv
 	set -e; for script in examples/*.py; do $(RUN) $$script; done

@@ -18,7 +18,14 @@ from torch.testing._internal.common_utils import (
     parametrize,
 )
 
-from hook_kinds import edit, FORWARD_KINDS, FULL_BACKWARD_KINDS, KINDS, register
+from hook_kinds import (
+    edit,
+    FORWARD_KINDS,
+    FULL_BACKWARD_KINDS,
+    KINDS,
+    register,
+    register_global,
+)
 from hook_programs import BACKENDS, Block, HookTestCase, Net, Run, same, WRAPS
 
 
@@ -358,6 +365,55 @@ class FlagTests(HookTestCase):
         self.assertEqual(self._steps(False, scenario)[0], True)
 
 
+class Pair(nn.Module):
+    """Two blocks one after the other, without a loop, where no graph can break."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Block(), Block()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+class WholeAgainTests(HookTestCase):
+    """A graph that breaks at a hook is whole again when the hook is gone."""
+
+    @parametrize("wrap", ("call", "inplace", "function"))
+    @parametrize("kind", ("backward_pre", "full_backward", "legacy_backward"))
+    @parametrize("everywhere", (False, True))
+    def test_hook_removed(self, kind: str, wrap: str, everywhere: bool) -> None:
+        def scenario(run: Run) -> None:
+            run.step()
+            for _ in range(3):
+                hook = edit(kind)
+                handle = (
+                    register_global(kind, hook)
+                    if everywhere
+                    else register(run.model.second.lin, kind, hook)
+                )
+                run.step()
+                handle.remove()
+                run.step()
+
+        run = self.check(scenario, make=Pair, wrap=wrap)
+        self.assertEqual(run.graph_runs[::2], [1, 1, 1, 1])
+        self.assertLessEqual(run.graphs, 4)
+
+    def test_always_call_mark_taken_away(self) -> None:
+        def scenario(run: Run) -> None:
+            block = run.model.second
+            handle = block.register_forward_hook(lambda m, args, out: out * 2)
+            run.step()
+            block._forward_hooks_always_called[handle.id] = True
+            run.step()
+            block._forward_hooks_always_called.clear()
+            run.step()
+
+        run = self.check(scenario, make=Pair)
+        self.assertEqual(run.graph_runs[::2], [1, 1])
+
+
 class NestedGraphBreakTests(HookTestCase):
     """The same with ``nested_graph_breaks``, which Dynamo's own tests turn on."""
 
@@ -394,6 +450,7 @@ class NestedGraphBreakTests(HookTestCase):
 instantiate_parametrized_tests(GraphCountTests)
 instantiate_parametrized_tests(FlagTests)
 instantiate_parametrized_tests(NestedGraphBreakTests)
+instantiate_parametrized_tests(WholeAgainTests)
 
 if __name__ == "__main__":
     from torch._dynamo.test_case import run_tests

@@ -1,8 +1,8 @@
 """Guards on what the hooks of a module are: which, in which order, marked how.
 
-``variables`` installs them; their create functions are called by
-``Guard.create`` as the methods of ``GuardBuilder`` are. Must not import
-``variables``.
+``variables`` installs them, and the seams in ``break_graph_if_unsupported`` those of
+a call that breaks the graph. Their create functions are called by ``Guard.create`` as
+the methods of ``GuardBuilder`` are. Must not import ``variables``.
 """
 
 from __future__ import annotations
@@ -17,23 +17,34 @@ from torch._dynamo.guards import (
     GuardBuilder,
     install_guard,
 )
+from torch._dynamo.source import AttrSource
 from torch._guards import TracingContext
+from torch.nn.modules import module as nn_module
 
 from .state import (
     any_global_mark,
+    GLOBAL_HOOK_DICTS,
     global_hook_state,
     HookDict,
     HookKind,
     HookState,
     kind_of,
     MARKS,
+    MODULE_HOOK_DICTS,
     module_hook_state,
 )
 
 
 if TYPE_CHECKING:
+    from torch._dynamo.symbolic_convert import (
+        InstructionTranslatorBase,
+        SpeculationEntry,
+    )
     from torch._guards import Guard, Source
     from torch.nn import Module
+
+
+_HOOK_DICTS = MODULE_HOOK_DICTS | GLOBAL_HOOK_DICTS
 
 
 def install_hook_dict_guards(hooks: HookDict, source: Source) -> None:
@@ -78,6 +89,45 @@ def install_global_guard(source: Source, name: str) -> None:
     """
     kind = kind_of(name)
     _install_once(source, _global_guard(kind, global_hook_state(kind)))
+
+
+def remember_hook_guards(speculation: SpeculationEntry) -> None:
+    """Keep the guards on hooks that a call made before it turned out to break.
+
+    Args:
+        speculation: the attempt to trace the call. Analysis starts again without it,
+            and would forget that the call has to be broken only while hooks are there.
+    """
+    guards = TracingContext.get().guards_context.dynamo_guards
+    speculation.hook_guards = [  # type: ignore[attr-defined]
+        (guard.originating_source, guard.create_fn)
+        for guard in guards
+        if _is_of_hooks(guard)
+    ]
+
+
+def install_remembered_guards(
+    tx: InstructionTranslatorBase, speculation: SpeculationEntry
+) -> None:
+    """Guard a frame that is broken at a call on the hooks that the call has.
+
+    Args:
+        tx: the frame, now about to be broken there.
+        speculation: the attempt that failed.
+    """
+    remembered = getattr(speculation, "hook_guards", ())
+    if remembered:
+        # Guards on global hooks name what this puts among the frame's globals.
+        tx.import_source(nn_module.__name__)
+    for source, create_fn in remembered:
+        _install_once(source, create_fn)
+
+
+def _is_of_hooks(guard: Guard) -> bool:
+    source, create_fn = guard.originating_source, guard.inner_create_fn()
+    if create_fn is GuardBuilder.SEQUENCE_LENGTH:
+        return isinstance(source, AttrSource) and source.member in _HOOK_DICTS
+    return create_fn in (NN_MODULE_HOOKS, GLOBAL_NN_MODULE_HOOKS)
 
 
 def _install_once(source: Source, create_fn: Callable[..., None]) -> None:

@@ -47,11 +47,11 @@ KINDS = (
 )
 MARKS = frozenset(mark for kind in KINDS for mark in kind.marks)
 MODULE_HOOK_DICTS = MARKS | {kind.hooks for kind in KINDS}
-GLOBAL_HOOK_DICTS = {
+GLOBAL_HOOK_DICTS = frozenset(
     f"_global{name}"
     for name in MODULE_HOOK_DICTS
     if hasattr(nn_module, f"_global{name}")
-}
+)
 
 
 def global_hook_dict(name: str) -> HookDict:
