@@ -22,7 +22,7 @@ timed = set -e; start=$$(date +%s); $(2); \
     echo "$(1): $$(($$(date +%s) - start)) s" >&2
 
 .PHONY: demo wheel venv test bench lint check negative-control clean \
-    test-tools test-dynamo test-examples FORCE
+    test-tools test-dynamo FORCE
 
 demo: venv $(if $(PRISTINE),.venv-pristine/.torch)
 	$(RUN) examples/digits.py $(if $(PRISTINE),--pristine .venv-pristine/bin/python)
@@ -32,7 +32,7 @@ wheel: .work/wheel
 
 venv: .venv/.torch
 
-test: check lint test-tools test-dynamo negative-control test-examples
+test: check lint test-tools test-dynamo negative-control
 
 bench: venv
 	set -e; for script in benchmarks/*.py; do $(RUN) $$script; done
@@ -55,9 +55,6 @@ test-tools: venv
 
 test-dynamo: venv
 	$(RUN) -m pytest -q -n auto $(if $(CI)$(SLOW),,-m "not slow") test/dynamo
-
-test-examples: venv
-	set -e; for script in examples/*.py; do $(RUN) $$script; done
 
 # Keeps .work/torch, which may hold commits of yours, and the downloaded wheel.
 clean:
