@@ -54,7 +54,7 @@ test-tools: venv
 	$(RUN) -m pytest -q test/tools test/pristine
 
 test-dynamo: venv
-	$(RUN) -m pytest -q -n auto $(if $(CI)$(SLOW),,-m "not slow") test/dynamo
+	$(RUN) -m pytest -q -n auto --dist worksteal $(if $(CI)$(SLOW),,-m "not slow") test/dynamo
 
 # Keeps .work/torch, which may hold commits of yours, and the downloaded wheel.
 clean:
