@@ -162,6 +162,8 @@ def first_tensor(kind: str, rest: Any) -> Any:
 class GainModule(nn.Module):
     """A module used as a hook: scales by its buffer ``gain``."""
 
+    gain: torch.Tensor
+
     def __init__(self, kind: str, gain: float) -> None:
         super().__init__()
         self.kind = kind
@@ -198,7 +200,7 @@ class Player:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.handles: dict[str, Any] = {}
-        self.pokes: dict[str, Callable[[float], None]] = {}
+        self.pokes: dict[str, Callable[[float], object]] = {}
         self.made: dict[str, tuple[Any, str]] = {}
         self.shared: dict[str, float] = {}
         self.swaps = 0
@@ -279,7 +281,7 @@ class Player:
                 return edit(kind, rest, lambda value: value * amount)
             return None
 
-        def stash(module: nn.Module, *rest: Any) -> None:
+        def stash(module: Any, *rest: Any) -> None:
             module.seen = getattr(module, "seen", 0) + 1
             log.append((label, module.seen))
 

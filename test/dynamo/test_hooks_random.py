@@ -116,7 +116,7 @@ class HookMachine(RuleBasedStateMachine):
     @initialize(wrap=st.sampled_from(WRAPS), backend=st.sampled_from(BACKENDS))
     def compile(self, wrap: str, backend: str) -> None:
         torch._dynamo.reset()
-        self.options = {"wrap": wrap, "backend": backend}
+        self.options: dict[str, Any] = {"wrap": wrap, "backend": backend}
         self.ops: programs.Program = []
         self.runs = [
             start(compiled=compiled, make=programs.TwoBlocks, **self.options)
