@@ -45,6 +45,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_guard_lists_of_five_models_are_equal(pristine: Path) -> None:
     ours, theirs = guards(None), guards(pristine)
-    assert theirs.count("== ") == 5
-    assert theirs.count("LENGTH") + theirs.count("DICT_CONTAINS") > 5
+    headings = [line for line in theirs.splitlines() if line.startswith("== ")]
+    assert len(headings) == 5
+    assert theirs.count("TYPE_MATCH") > 50
     assert ours == theirs
