@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TYPE_CHECKING
 
+from torch._dynamo import config
 from torch._dynamo.guards import (
     _get_closure_vars,
     get_verbose_code_parts,
@@ -98,6 +99,8 @@ def remember_hook_guards(speculation: SpeculationEntry) -> None:
         speculation: the attempt to trace the call. Analysis starts again without it,
             and would forget that the call has to be broken only while hooks are there.
     """
+    if config.skip_nnmodule_hook_guards:
+        return
     guards = TracingContext.get().guards_context.dynamo_guards
     speculation.hook_guards = [  # type: ignore[attr-defined]
         (guard.originating_source, guard.create_fn)
