@@ -8,7 +8,7 @@ the methods of ``GuardBuilder`` are. Must not import ``variables``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo import config
@@ -18,8 +18,8 @@ from torch._dynamo.guards import (
     GuardBuilder,
     install_guard,
 )
-from torch._dynamo.source import AttrSource
-from torch._guards import TracingContext
+from torch._dynamo.source import AttrSource, ConstDictKeySource, DictGetItemSource
+from torch._guards import ChainedSource, TracingContext
 from torch.nn.modules import module as nn_module
 
 from .state import (
@@ -123,7 +123,16 @@ def install_remembered_guards(
         # Guards on global hooks name what this puts among the frame's globals.
         tx.import_source(nn_module.__name__)
     for source, create_fn in remembered:
+        tx.output.guard_on_key_order.update(_dicts_read_by_position(source))
         _install_once(source, create_fn)
+
+
+def _dicts_read_by_position(source: Source) -> Iterator[Source]:
+    while isinstance(source, ChainedSource):
+        key = source.index if isinstance(source, DictGetItemSource) else source
+        if isinstance(key, ConstDictKeySource):
+            yield key.base
+        source = source.base
 
 
 def _is_of_hooks(guard: Guard) -> bool:
