@@ -16,7 +16,7 @@ from .errors import ToolError
 from .export import mark_saved, unsaved
 from .gitrepo import GitError, Repo
 from .pins import check_base
-from .series import parse_patch, series_paths
+from .series import load_series, parse_patch
 
 
 if TYPE_CHECKING:
@@ -50,7 +50,8 @@ def replay(repo: Repo, project: Project, pin: Pin, *, three_way: bool = False) -
         parent=pin.tag,
     )
     repo.run("checkout", "-q", "-B", pin.branch, f"refs/tags/{pin.overlay_tag}")
-    patches = series_paths(project, pin.version)
+    # Parsed first: what is no patch at all gets a clear error, and not git's.
+    patches = [patch.path for patch in load_series(project, pin.version)]
     if not patches:
         return
     args = ["am", "-q", "--keep-non-patch", "--committer-date-is-author-date"]

@@ -56,7 +56,7 @@ class BaseWheel:
 def corrupt(path: Path, error: object) -> ToolError:
     return ToolError(
         f"{path}: the wheel is corrupt or truncated ({error})",
-        "delete it, then download it again with `python -m tools fetch`",
+        "delete it and get it again (`python -m tools fetch`, without TORCH_WHEEL)",
     )
 
 

@@ -180,9 +180,15 @@ def series_names(project: Project, version: str) -> list[str]:
 
 
 def series_paths(project: Project, version: str) -> list[Path]:
-    """The patch files in order; a listed file that is missing is an error."""
+    """The patch files in order; one that is missing or not listed is an error."""
     folder = project.patches(version)
     paths = [folder / name for name in series_names(project, version)]
+    for path in sorted(set(folder.glob("*.patch")) - set(paths)):
+        series = project.show(folder / "series")
+        raise ToolError(
+            f"{project.show(path)}: not listed in series, so it would be left out",
+            f"add it to {series}, or delete it",
+        )
     for path in paths:
         if not path.is_file():
             raise ToolError(

@@ -183,6 +183,8 @@ def _verify_built(base: BaseWheel, path: Path, name: str) -> None:
 
 def verify(path: Path) -> None:
     """Every hash in RECORD, and that all four places name one version."""
+    if not path.is_file():
+        raise ToolError(f"{path}: there is no such wheel", "check the path you gave")
     try:
         problems = problems_in(path, path.name)
     except (zipfile.BadZipFile, zlib.error, OSError) as error:

@@ -112,6 +112,19 @@ class HiddenModuleTests(HookTestCase):
             compiled(torch.ones(1, 4))
         self.assertEqual(calls, ["own"])
 
+    @parametrize("kind", ("full_backward", "backward_pre"))
+    @parametrize("early", (True, False))
+    def test_wrapper_runs_its_own_backward_hooks(self, kind: str, early: bool) -> None:
+        def scenario(run: Run) -> None:
+            if not early:
+                run.step()
+            handle = register(run.call, kind, edit(kind))
+            run.step()
+            handle.remove()
+            run.step()
+
+        self.check(scenario, backend="aot_eager", distinct=2)
+
     @parametrize("what", ("module", "parameter", "buffer"))
     @parametrize("backend", ("eager", "aot_eager"))
     def test_registration_hook_sees_no_module_of_dynamo(

@@ -86,6 +86,23 @@ def test_unexported_commit_is_not_thrown_away(fake: Fake) -> None:
     assert (fake.project.tree / CONFIG).read_bytes() == b"more = 1\n"
 
 
+@pytest.mark.parametrize("text", ("", "garbage\n"))
+def test_file_that_is_no_patch(fake: Fake, text: str) -> None:
+    (fake.patches / "dynamo_add_an_option.patch").write_text(text, encoding="utf-8")
+    with pytest.raises(ToolError, match="no `diff --git` line") as caught:
+        fake.apply()
+    assert "dynamo_add_an_option.patch" in str(caught.value)
+    assert "tools export" in caught.value.next_step
+
+
+def test_patch_that_is_not_listed_is_not_left_out(fake: Fake) -> None:
+    series = fake.patches / "series"
+    names = series.read_text(encoding="utf-8").splitlines()
+    series.write_text(f"{names[0]}\n", encoding="utf-8")
+    with pytest.raises(ToolError, match="not listed in series"):
+        fake.apply()
+
+
 def test_three_way_leaves_the_conflict_to_be_resolved(fake: Fake) -> None:
     path = fake.patches / "dynamo_add_an_option.patch"
     (fake.patches / "series").write_text(
@@ -96,6 +113,7 @@ def test_three_way_leaves_the_conflict_to_be_resolved(fake: Fake) -> None:
         text.replace("+option_hooks", "+other").replace("Add an", "Other"),
         encoding="utf-8",
     )
+    path.unlink()
     spoil(fake, "again.patch")
     with pytest.raises(ToolError, match=r"again\.patch: ") as caught:
         fake.apply(three_way=True)

@@ -206,6 +206,11 @@ def test_full_disk_keeps_the_old_wheel_and_leaves_no_half(
     assert left.read_bytes() == before
 
 
+def test_verify_of_a_missing_wheel(tmp_path: Path) -> None:
+    with pytest.raises(ToolError, match="there is no such wheel"):
+        verify(tmp_path / "torch-2.15.0-cp311-cp311-any.whl")
+
+
 def test_verify_names_what_is_wrong(fake: Fake, tmp_path: Path) -> None:
     built = build(fake.project, tmp_path, fake.wheel)
     with zipfile.ZipFile(built, "a") as archive:
