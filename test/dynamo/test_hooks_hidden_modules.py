@@ -16,7 +16,7 @@ from torch.testing._internal.common_utils import (
 )
 from torch.utils.checkpoint import checkpoint
 
-from hook_kinds import edit, Hook, KINDS, register_global
+from hook_kinds import edit, Hook, KINDS, register, register_global
 from hook_programs import HookTestCase, no_global_hooks, Run
 
 
