@@ -24,7 +24,7 @@ def train(backend: str | None = None) -> list[float]:
     call = torch.compile(model, backend=backend) if backend else model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3)
 
-    def clip(module: nn.Module, grad_output: tuple[torch.Tensor]) -> Any:
+    def clip(module: nn.Module, grad_output: Any) -> Any:
         (grad,) = grad_output
         return (grad * (0.1 / grad.norm()).clamp(max=1.0),)
 

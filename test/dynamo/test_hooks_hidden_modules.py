@@ -118,7 +118,8 @@ class HiddenModuleTests(HookTestCase):
         def scenario(run: Run) -> None:
             if not early:
                 run.step()
-            handle = register(run.call, kind, edit(kind))
+            wrapper: Any = run.call
+            handle = register(wrapper, kind, edit(kind))
             run.step()
             handle.remove()
             run.step()
