@@ -109,6 +109,8 @@ def _problems(scenario: Scenario, eager: Recording, compiled: Recording) -> list
         problems.append("some calls ran no compiled graph: equal says nothing")
     if scenario.hooked and not any(eager.calls):
         problems.append("no hook ran in eager: equal says nothing")
+    if not scenario.hooked and compiled.pieces != 1:
+        problems.append(f"{compiled.pieces} graphs per step of a model without hooks")
     most = scenario.most_graphs
     if most is not None and compiled.graphs > most:
         problems.append(f"compiled {compiled.graphs} graphs where {most} will do")
