@@ -69,6 +69,36 @@ class Net(nn.Module):
         return self.head(x)
 
 
+class Raising(nn.Module):
+    """Raises ``ValueError`` when told to, after its linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor, fail: bool = False) -> torch.Tensor:
+        x = self.lin(x)
+        if fail:
+            raise ValueError("told to fail")
+        return x
+
+
+class Caught(nn.Module):
+    """Catches what its inner module raises, inside the compiled code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Raising()
+        self.after = Block()
+
+    def forward(self, x: torch.Tensor, fail: bool = False) -> torch.Tensor:
+        try:
+            x = self.inner(x, fail=fail)
+        except ValueError:
+            x = x * 2.0 + 1.0
+        return self.after(x)
+
+
 @contextlib.contextmanager
 def no_global_hooks() -> Iterator[None]:
     """Restore the global hook registries of ``torch.nn`` on entry and on exit."""

@@ -23,7 +23,7 @@ from hook_kinds import (
     register_global,
     watch,
 )
-from hook_programs import BACKENDS, Block, HookTestCase, Run, WRAPS
+from hook_programs import BACKENDS, Block, Caught, HookTestCase, Raising, Run, WRAPS
 
 
 NOT_BLOCKS = ("call", "inplace", "function")
@@ -51,36 +51,6 @@ def _work_then_raise(kind: str) -> Hook:
         return tensor
 
     return on_change(kind, change)
-
-
-class Raising(nn.Module):
-    """Raises ``ValueError`` when told to, after its linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor, fail: bool = False) -> torch.Tensor:
-        x = self.lin(x)
-        if fail:
-            raise ValueError("told to fail")
-        return x
-
-
-class Caught(nn.Module):
-    """Catches what its inner module raises, inside the compiled code."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Raising()
-        self.after = Block()
-
-    def forward(self, x: torch.Tensor, fail: bool = False) -> torch.Tensor:
-        try:
-            x = self.inner(x, fail=fail)
-        except ValueError:
-            x = x * 2.0 + 1.0
-        return self.after(x)
 
 
 class Uncaught(nn.Module):

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-import torch
 from torch import nn
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
@@ -24,7 +23,7 @@ from hook_kinds import (
     register_global,
     watch,
 )
-from hook_programs import BACKENDS, Block, HookTestCase, Run, WRAPS
+from hook_programs import BACKENDS, Caught, HookTestCase, Run, WRAPS
 
 
 class OrderTests(HookTestCase):
@@ -249,36 +248,6 @@ _KWARGS_MARKS = {
     "forward": "_forward_hooks_with_kwargs",
     "forward_pre": "_forward_pre_hooks_with_kwargs",
 }
-
-
-class Caught(nn.Module):
-    """Calls a block that may raise, and goes on without it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = Raising()
-        self.fallback = Block()
-
-    def forward(self, x: torch.Tensor, fail: bool = False) -> torch.Tensor:
-        try:
-            x = self.inner(x, fail=fail)
-        except ValueError:
-            x = x + 1.0
-        return self.fallback(x)
-
-
-class Raising(nn.Module):
-    """Raises ``ValueError`` when told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lin = nn.Linear(4, 4)
-
-    def forward(self, x: torch.Tensor, fail: bool = False) -> torch.Tensor:
-        x = self.lin(x)
-        if fail:
-            raise ValueError("told to fail")
-        return x
 
 
 class MarkTests(HookTestCase):
