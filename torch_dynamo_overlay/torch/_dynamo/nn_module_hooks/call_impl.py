@@ -13,8 +13,10 @@ from torch._dynamo import config, graph_break_hints
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.utils import warn_once
 from torch._dynamo.variables.dicts import ConstDictVariable
-from torch._dynamo.variables.misc import CellVariable
 from torch._dynamo.variables.nn_module import UnspecializedNNModuleVariable
+
+from .call_frames import local
+from .legacy_hooks import must_run_eagerly
 
 
 if TYPE_CHECKING:
@@ -28,13 +30,8 @@ _LIMIT = (
 )
 
 
-def runs_always_called_hooks(tx: InstructionTranslatorBase, function: object) -> bool:
-    """Whether ``_call_impl`` asks if it is compiled only to spare its handler.
-
-    When it is told that it is compiled, it lets an exception of ``forward`` pass and
-    skips the hooks registered with ``always_call=True``. Where such hooks exist, the
-    graph is broken, so that they see every error; with ``fullgraph=True`` the handler
-    is traced, and a warning says which errors it cannot see.
+def is_told_not_compiling(tx: InstructionTranslatorBase, function: object) -> bool:
+    """Whether ``_call_impl`` has to hear that it is not compiled.
 
     Args:
         tx: the frame being traced.
@@ -43,16 +40,26 @@ def runs_always_called_hooks(tx: InstructionTranslatorBase, function: object) ->
     Raises:
         torch._dynamo.exc.Unsupported: to break the graph.
     """
+    if function is torch.compiler.is_dynamo_compiling:
+        return must_run_eagerly(tx)
+    return function is torch.compiler.is_compiling and _runs_always_called_hooks(tx)
+
+
+def _runs_always_called_hooks(tx: InstructionTranslatorBase) -> bool:
+    """Whether ``_call_impl`` asks if it is compiled only to spare its handler.
+
+    When it is told that it is compiled, it lets an exception of ``forward`` pass and
+    skips the hooks registered with ``always_call=True``. Where such hooks exist, the
+    graph is broken, so that they see every error; with ``fullgraph=True`` the handler
+    is traced, and a warning says which errors it cannot see.
+
+    """
     if (
-        function is not torch.compiler.is_compiling
-        or tx.f_code is not torch.nn.Module._call_impl.__code__
+        tx.f_code is not torch.nn.Module._call_impl.__code__
         or config.skip_nnmodule_hook_guards
     ):
         return False
-    module = tx.symbolic_locals["self"]
-    if isinstance(module, CellVariable):
-        module = tx.output.side_effects.load_cell(module)
-    module = module.realize()
+    module = local(tx, "self")
     if not isinstance(module, UnspecializedNNModuleVariable):
         return False
     name = "_forward_hooks_always_called"

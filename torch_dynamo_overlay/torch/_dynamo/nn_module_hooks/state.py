@@ -46,6 +46,7 @@ KINDS = (
     HookKind("_backward_hooks"),
 )
 MARKS = frozenset(mark for kind in KINDS for mark in kind.marks)
+BACKWARD_HOOK_DICTS = frozenset(("_backward_pre_hooks", "_backward_hooks"))
 MODULE_HOOK_DICTS = MARKS | {kind.hooks for kind in KINDS}
 GLOBAL_HOOK_DICTS = frozenset(
     f"_global{name}"
@@ -70,6 +71,14 @@ def global_hook_dict_name(value: object) -> str | None:
 def is_plain(hooks: object) -> bool:
     """Whether ``hooks`` is iterated as Dynamo models it: no dict of a user's own."""
     return type(hooks) in (dict, collections.OrderedDict)
+
+
+def has_call_hooks(module: Module) -> bool:
+    """Whether calling ``module`` runs any hook, of its own or global."""
+    return any(
+        module.__dict__.get(kind.hooks) or global_hook_dict(kind.hooks)
+        for kind in KINDS
+    )
 
 
 def kind_of(name: str) -> HookKind:

@@ -20,8 +20,10 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch.nn import Module
 from torch.nn.modules import module as nn_module
 
+from .graph_inputs import RunTimeHookVariable
 from .guards import install_global_guard, install_hook_dict_guards, install_module_guard
 from .state import (
+    BACKWARD_HOOK_DICTS,
     global_hook_dict_name,
     HookDict,
     is_plain,
@@ -65,7 +67,7 @@ def module_hook_dict(
         _break_graph_at(hooks, source)
     install_hook_dict_guards(hooks, source)
     install_module_guard(value, module.source, name, hooks)
-    return _tracked(tx, hooks, source, is_mark=name in MARKS)
+    return _tracked(tx, hooks, source, name)
 
 
 def global_hook_dict(builder: VariableBuilder, value: object) -> VariableTracker | None:
@@ -88,11 +90,11 @@ def global_hook_dict(builder: VariableBuilder, value: object) -> VariableTracker
     install_hook_dict_guards(value, source)
     if value:
         install_global_guard(builder.tx.import_source(nn_module.__name__), name)
-    return _tracked(builder.tx, value, source, is_mark=name in MARKS)
+    return _tracked(builder.tx, value, source, name)
 
 
 def _tracked(
-    tx: InstructionTranslatorBase, hooks: HookDict, source: Source, *, is_mark: bool
+    tx: InstructionTranslatorBase, hooks: HookDict, source: Source, name: str
 ) -> VariableTracker:
     side_effects = tx.output.side_effects
     if hooks in side_effects:
@@ -104,7 +106,7 @@ def _tracked(
     if hooks:
         tx.output.guard_on_key_order.add(source)
     items = dict(
-        _item(tx, source, position, hook_id, value, is_mark)
+        _item(tx, source, position, hook_id, value, name)
         for position, hook_id, value in enumerate_items_with_dict_position(hooks)
     )
     return side_effects.track_mutable(
@@ -118,13 +120,15 @@ def _item(
     position: int,
     hook_id: int,
     value: Any,
-    is_mark: bool,
+    name: str,
 ) -> tuple[VariableTracker, VariableTracker]:
     # Without a source nothing guards on the id.
     key = VariableTracker.build(tx, hook_id)
-    if is_mark:
+    if name in MARKS:
         return key, VariableTracker.build(tx, value)
     value_source = DictGetItemSource(source, ConstDictKeySource(source, position))
+    if name in BACKWARD_HOOK_DICTS:
+        return key, RunTimeHookVariable(value, source=value_source)
     return key, LazyVariableTracker.create(value, value_source, tx=tx)
 
 

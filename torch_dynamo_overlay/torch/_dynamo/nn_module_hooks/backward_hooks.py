@@ -1,0 +1,379 @@
+"""How AOTAutograd traces the backward hooks of a call.
+
+The higher-order operators here stand in Dynamo's graph, where
+``backward_variables`` puts them. Traced, they register on autograd's nodes what
+eager registers, but what fires there is an operator of ``call_op``. Must not import
+Dynamo.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, TYPE_CHECKING
+
+import torch
+from torch._functorch.partitioners import _is_tangent
+from torch._library.fake_class_registry import FakeScriptObject
+from torch._ops import HigherOrderOperator
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.node import has_side_effect
+from torch.nn.modules._functions import BackwardHookFunction
+from torch.nn.modules.module import _WrappedHook
+from torch.utils.hooks import BackwardHook
+
+from .call_hooks import ModuleHooks, TensorHooks
+from .call_op import GradientStatus, pack
+
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeAlias
+
+    from torch import Tensor
+
+    _Body: TypeAlias = Callable[..., Any]
+
+
+_UNKNOWN_FLOW = (-1, (), (), (), ())
+
+
+class TracedBackwardHook:
+    """Stands for the ``BackwardHook`` of one call while its graph is traced.
+
+    Args:
+        call: the hooks, an input of the graph.
+        n_hooks: number of full backward hooks.
+        n_pre_hooks: number of backward pre-hooks.
+    """
+
+    def __init__(self, call: ModuleHooks, n_hooks: int, n_pre_hooks: int) -> None:
+        self._call = call
+        self._n_hooks = n_hooks
+        self._n_pre_hooks = n_pre_hooks
+        self._bodies: dict[bool, list[_Body]] = {True: [], False: []}
+        self._output_grads: Sequence[Tensor | None] | None = None
+        self._output_index: Sequence[int] = ()
+        self._output_size = 0
+
+    def trace(self, body: _Body, *, is_pre_hook: bool) -> None:
+        """Trace a hook in place of calling it, if all hooks beside it are traced.
+
+        Args:
+            body: takes gradients, and returns those that the hook changes.
+            is_pre_hook: whether it is a backward pre-hook.
+        """
+        self._bodies[is_pre_hook].append(body)
+
+    def _traced(
+        self, n: int, *gradients: Sequence[Tensor | None], is_pre_hook: bool
+    ) -> Sequence[Tensor] | None:
+        bodies = self._bodies[is_pre_hook]
+        flat = [grad for group in gradients for grad in group]
+        if len(bodies) != n or not _all_arrive(flat):
+            return None
+        changed, given = gradients[0], flat[len(gradients[0]) :]
+        for body in bodies:
+            changed = body(*changed, *given)
+        return tuple(changed)  # type: ignore[arg-type]
+
+    def watch_inputs(
+        self, tensors: Sequence[Tensor], index: Sequence[int], size: int
+    ) -> Sequence[Tensor]:
+        tensors, node = _watched(tensors)
+
+        def hook(
+            grad_inputs: Sequence[Tensor | None], _: Sequence[Tensor | None]
+        ) -> Sequence[Tensor | None] | None:
+            if self._output_grads is None:
+                return None
+            output_grads, self._output_grads = self._output_grads, None
+            if not self._n_hooks:
+                return None
+            traced = self._traced(
+                self._n_hooks, grad_inputs, output_grads, is_pre_hook=False
+            )
+            if traced is not None:
+                return traced
+            given = [i for i, g in enumerate(output_grads) if g is not None]
+            status = _status(grad_inputs, grad_inputs)
+            grads = torch.ops.nn_module_hooks.call_on_inputs(
+                self._call,
+                _given(grad_inputs, status),
+                status,
+                index,
+                size,
+                [output_grads[i] for i in given],
+                [self._output_index[i] for i in given],
+                self._output_size,
+                *_UNKNOWN_FLOW,
+            )
+            return _spread(grads, status)
+
+        node.register_hook(hook)
+        return tensors
+
+    def watch_outputs(
+        self,
+        tensors: Sequence[Tensor],
+        index: Sequence[int],
+        size: int,
+        n_inputs: int,
+    ) -> Sequence[Tensor]:
+        tensors, node = _watched(tensors)
+        self._output_index = index
+        self._output_size = size
+
+        def hook(
+            grad_inputs: Sequence[Tensor | None],
+            grad_outputs: Sequence[Tensor | None],
+        ) -> Sequence[Tensor | None] | None:
+            self._output_grads = grad_outputs
+            if not self._n_pre_hooks and n_inputs < 0:
+                return None
+            if n_inputs < 0:
+                traced = self._traced(self._n_pre_hooks, grad_outputs, is_pre_hook=True)
+                if traced is not None:
+                    self._output_grads = traced
+                    return traced
+            status = _status(grad_outputs, grad_inputs)
+            grads = torch.ops.nn_module_hooks.call_on_outputs(
+                self._call,
+                _given(grad_outputs, status),
+                status,
+                index,
+                size,
+                n_inputs,
+                *_UNKNOWN_FLOW,
+            )
+            self._output_grads = _spread(grads, status)
+            if n_inputs >= 0:
+                grads, self._output_grads = self._output_grads, None
+                return grads
+            return self._output_grads
+
+        node.register_hook(hook)
+        return tensors
+
+
+def _all_arrive(grads: Sequence[Tensor | None]) -> bool:
+    """Whether all gradients are there whenever the compiled backward runs."""
+    mode = get_proxy_mode()
+    if mode is None or any(grad is None for grad in grads):
+        return False
+    # With more outputs, some may not take part in what backward is run from.
+    inputs = mode.tracer.graph.find_nodes(op="placeholder")
+    return sum(map(_is_tangent, inputs)) == 1
+
+
+def _watched(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
+    tensors = BackwardHookFunction.apply(*tensors)
+    name = "BackwardHookFunctionBackward"
+    return tensors, next(
+        t.grad_fn for t in tensors if t.grad_fn is not None and t.grad_fn.name() == name
+    )
+
+
+def _status(
+    grads: Sequence[Tensor | None], takes: Sequence[Tensor | None]
+) -> list[int]:
+    return [
+        (
+            GradientStatus.DROPPED
+            if taken is None
+            else GradientStatus.ABSENT
+            if grad is None
+            else GradientStatus.GIVEN
+        ).value
+        for grad, taken in zip(grads, takes, strict=True)
+    ]
+
+
+def _given(grads: Sequence[Tensor | None], status: Sequence[int]) -> list[Tensor]:
+    return [
+        g
+        for g, s in zip(grads, status, strict=True)
+        if s == GradientStatus.GIVEN and g is not None
+    ]
+
+
+def _spread(
+    grads: Sequence[Tensor], status: Sequence[int]
+) -> tuple[Tensor | None, ...]:
+    given = iter(grads)
+    return tuple(next(given) if s == GradientStatus.GIVEN else None for s in status)
+
+
+class EagerBackwardHook(BackwardHook):
+    """Eager's ``BackwardHook``, for backends that run Dynamo's graph as it stands."""
+
+    def watch_inputs(
+        self, tensors: Sequence[Tensor], index: Sequence[int], size: int
+    ) -> Sequence[Tensor]:
+        args = self.setup_input_hook(pack(tensors, index, size))
+        return tuple(args[i] for i in index)
+
+    def watch_outputs(
+        self,
+        tensors: Sequence[Tensor],
+        index: Sequence[int],
+        size: int,
+        n_inputs: int,
+    ) -> Sequence[Tensor]:
+        if n_inputs >= 0:
+            self.n_inputs = n_inputs
+        outputs = self.setup_output_hook(pack(tensors, index, size))
+        return tuple(outputs[i] for i in index)
+
+
+class _NNModuleBackwardHook(HigherOrderOperator):
+    def __init__(self) -> None:
+        super().__init__("nn_module_backward_hook", cacheable=True)
+
+    def __call__(
+        self, call: ModuleHooks, n_hooks: int, n_pre_hooks: int
+    ) -> TracedBackwardHook | EagerBackwardHook:
+        if isinstance(call, FakeScriptObject):
+            return TracedBackwardHook(call, n_hooks, n_pre_hooks)
+        return EagerBackwardHook(call.module, call.hooks, call.pre_hooks)
+
+
+class _WatchNNModule(HigherOrderOperator):
+    def __init__(self) -> None:
+        super().__init__("watch_nn_module", cacheable=True)
+
+    def __call__(
+        self,
+        hook: TracedBackwardHook | EagerBackwardHook,
+        index: Sequence[int],
+        size: int,
+        n_inputs: int | None,
+        *tensors: Tensor,
+    ) -> Sequence[Tensor]:
+        if n_inputs is None:
+            return hook.watch_inputs(tensors, index, size)
+        return hook.watch_outputs(tensors, index, size, n_inputs)
+
+
+class _TracedTensorHook:
+    def __init__(
+        self, call: TensorHooks, *, retains_grad: bool, body: _Body | None
+    ) -> None:
+        self._call = call
+        self._body = body
+        self.retains_grad = retains_grad
+
+    def __call__(self, grad: Tensor) -> Tensor:
+        if self._body is not None and _all_arrive([grad]):
+            return self._body(grad)
+        (grad,) = torch.ops.nn_module_hooks.call_on_tensor(
+            self._call, [grad], *_UNKNOWN_FLOW
+        )
+        return grad
+
+
+class _TraceHook(HigherOrderOperator):
+    def __init__(self) -> None:
+        super().__init__("trace_backward_hook", cacheable=True)
+
+    def __call__(
+        self,
+        hook: TracedBackwardHook | EagerBackwardHook,
+        is_pre_hook: bool,
+        graph: Callable[..., Any],
+        *reads: Tensor,
+    ) -> None:
+        if isinstance(hook, TracedBackwardHook):
+            body = functools.partial(_run, graph, reads)
+            hook.trace(body, is_pre_hook=is_pre_hook)
+
+
+def _run(graph: Callable[..., Any], reads: Sequence[Tensor], *gradients: Tensor) -> Any:
+    return graph(*gradients, *reads)
+
+
+class _WatchNode(HigherOrderOperator):
+    def __init__(self) -> None:
+        super().__init__("watch_autograd_node", cacheable=True)
+
+    def __call__(self, call: ModuleHooks, tensor: Tensor) -> Tensor:
+        node = tensor.grad_fn
+        if node is None:
+            return tensor
+        if isinstance(call, FakeScriptObject):
+            node.register_hook(functools.partial(_fire_on_node, call))
+        else:
+            for hook in call.hooks:
+                node.register_hook(_WrappedHook(hook, call.module))  # type: ignore[arg-type]
+        return tensor
+
+
+def _fire_on_node(
+    call: ModuleHooks,
+    grad_inputs: Sequence[Tensor | None],
+    grad_outputs: Sequence[Tensor | None],
+) -> Sequence[Tensor | None]:
+    status = _status(grad_inputs, grad_inputs)
+    output_status = _status(grad_outputs, grad_outputs)
+    grads = torch.ops.nn_module_hooks.call_on_node(
+        call,
+        _given(grad_inputs, status),
+        status,
+        _given(grad_outputs, output_status),
+        output_status,
+        *_UNKNOWN_FLOW,
+    )
+    return _spread(grads, status)
+
+
+class _WatchTensor(HigherOrderOperator):
+    def __init__(self) -> None:
+        super().__init__("watch_tensor", cacheable=True)
+
+    def __call__(
+        self,
+        call: TensorHooks,
+        tensor: Tensor,
+        retains_grad: bool,
+        graph: Callable[..., Tensor] | None = None,
+        *reads: Tensor,
+    ) -> Tensor:
+        if isinstance(call, FakeScriptObject):
+            body = None if graph is None else functools.partial(_run, graph, reads)
+            hook = _TracedTensorHook(call, retains_grad=retains_grad, body=body)
+            tensor.register_hook(hook)
+            _retain_last(tensor)
+        elif retains_grad:
+            tensor.retain_grad()
+        else:
+            tensor.register_hook(functools.partial(_call_in_turn, call))
+        return tensor
+
+
+def _call_in_turn(call: TensorHooks, grad: Tensor) -> Tensor | None:
+    return call.call_in_turn(grad, grad)
+
+
+def _retain_last(tensor: Tensor) -> None:
+    # Whenever retain_grad is called, autograd retains what other hooks have made.
+    hooks: Any = tensor._backward_hooks
+    for handle_id, hook in tuple(hooks.items()):
+        if isinstance(hook, _TracedTensorHook) and hook.retains_grad:
+            # Not move_to_end, which autograd does not see.
+            hooks[handle_id] = hooks.pop(handle_id)
+
+
+nn_module_backward_hook = _NNModuleBackwardHook()
+watch_nn_module = _WatchNNModule()
+trace_hook = _TraceHook()
+watch_autograd_node = _WatchNode()
+watch_tensor = _WatchTensor()
+
+# The order in which autograd's nodes come to be is the order in which they fire.
+for _operator in (
+    nn_module_backward_hook,
+    watch_nn_module,
+    trace_hook,
+    watch_autograd_node,
+    watch_tensor,
+):
+    has_side_effect(_operator)
