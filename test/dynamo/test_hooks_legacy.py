@@ -1,21 +1,24 @@
 # Owner(s): ["module: dynamo"]
 """Legacy backward hooks: they hang on the ``grad_fn`` of the last op of ``forward``.
 
-Compiled code has one ``grad_fn`` for all its ops, so a module with such a hook, and
-all it calls, runs as eager does.
+AOTAutograd's trace has that node, so they compile in one graph. Where a graph breaks
+within the module it has not, and the module, with all it calls, runs as eager does.
 """
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import nn
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
 
+from hook_gradients import attempt, BACKENDS, growing, logging, ones
 from hook_kinds import register_global
 from hook_programs import HookTestCase, Run, WRAPS
 
@@ -76,13 +79,78 @@ class LegacyHookTests(HookTestCase):
 
         self.check(scenario, wrap=wrap, backend="aot_eager")
 
-    def test_other_modules_stay_compiled(self) -> None:
+    @parametrize("backend", BACKENDS)
+    def test_one_graph(self, backend: str) -> None:
         def scenario(run: Run) -> None:
-            run.model.blocks[1].register_backward_hook(shapes(run.log))
+            for name, module in run.model.named_modules():
+                module.register_backward_hook(logging(run.log, name))
+                module.register_backward_hook(growing(run.log, name))
+            run.model.blocks[1].register_full_backward_pre_hook(logging(run.log, "p"))
+            run.step()
             run.step()
 
-        # The other two blocks share a graph.
-        self.check(scenario, wrap="call", backend="aot_eager", graphs=1)
+        run = self.check(
+            scenario, wrap="function", backend=backend, fullgraph=True, graphs=1
+        )
+        self.assertEqual(run.graph_runs, [1, 1])
+
+    @parametrize("backend", BACKENDS)
+    @parametrize("wrap", ("call", "inplace", "function"))
+    def test_graph_break_in_module(self, wrap: str, backend: str) -> None:
+        class Broken(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.first, self.last = nn.Linear(4, 4), nn.Linear(4, 4)
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                x = self.first(x).sin()
+                torch._dynamo.graph_break()
+                return self.last(x)
+
+        class Holder(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.broken = Broken()
+
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return self.broken(x * 2).cos()
+
+        def scenario(run: Run) -> None:
+            run.model.broken.register_backward_hook(growing(run.log, "broken"))
+            run.step()
+            run.step()
+
+        self.check(scenario, make=Holder, wrap=wrap, backend=backend)
+
+    @parametrize("backend", BACKENDS)
+    @parametrize("bad", ("too few", "shape", "number"))
+    def test_what_a_hook_must_not_return(self, backend: str, bad: str) -> None:
+        def hook(module: nn.Module, grad_input: Any, grad_output: Any) -> Any:
+            if bad == "too few":
+                return grad_input[:1]
+            spoil = (lambda g: g[:1]) if bad == "shape" else (lambda g: 3)
+            return tuple(None if g is None else spoil(g) for g in grad_input)
+
+        def scenario(run: Run) -> None:
+            run.model.head.register_backward_hook(hook)
+            attempt(run, run.call(ones()).sum().backward)
+
+        self.check(scenario, wrap="function", backend=backend, fullgraph=True, graphs=1)
+
+    @parametrize("backend", BACKENDS)
+    def test_warns_as_eager_does(self, backend: str) -> None:
+        def warned(run: Run) -> list[str]:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                run.step()
+            return [str(w.message) for w in caught if w.category is FutureWarning]
+
+        def scenario(run: Run) -> None:
+            run.model.blocks[1].register_backward_hook(shapes(run.log))
+            run.log += warned(run)
+
+        run = self.check(scenario, wrap="function", backend=backend, fullgraph=True)
+        self.assertIn("multiple autograd Nodes", str(run.log))
 
     def test_hook_is_eager_again_without_compiling(self) -> None:
         module = nn.Linear(4, 4)
