@@ -27,7 +27,7 @@ from torch import nn
 
 
 BLOCKS = (4, 12)
-WIDTH, HEADS, TOKENS, BATCH = 128, 4, 64, 8
+WIDTH, HEADS, TOKENS, BATCH = 64, 4, 32, 4
 ROUNDS, STEPS = 25, 3
 OURS = ("eager", "no hooks", "called at run time", "traced", "compiled autograd")
 PRISTINE = ("pristine, no hooks", "pristine")

@@ -21,7 +21,7 @@ from torch.testing._internal.common_utils import (
 
 from hook_gradients import BACKENDS, growing, logging
 from hook_kinds import register, register_global
-from hook_programs import HookTestCase, Run
+from hook_programs import HookTestCase, Net, Run
 
 
 BACKWARD_KINDS = ("backward_pre", "full_backward")
@@ -142,6 +142,28 @@ class BackwardHookTests(HookTestCase):
             run.steps.append([torch.as_tensor(value) for value in kept])
 
         self.check_whole(scenario, backend=backend)
+
+    def test_parameter_hooks_fire_after_those_of_modules(self) -> None:
+        log: list[Any] = []
+        model = Net()
+        for name, parameter in model.named_parameters():
+            if name.endswith("lin.weight"):
+                parameter.register_post_accumulate_grad_hook(
+                    lambda p, name=name: log.append(name)
+                )
+        for name, module in model.named_modules():
+            if name.endswith("lin"):
+                module.register_full_backward_hook(
+                    lambda *_, name=name: log.append(name)
+                )
+        torch._dynamo.utils.warn_once_cache.clear()
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        wanted = "'weight' fire when the compiled backward is over"
+        with self.assertWarnsRegex(UserWarning, wanted):
+            compiled(torch.ones(3, 4)).sum().backward()
+        modules = [f"blocks.{i}.lin" for i in (2, 1, 0)]
+        self.assertEqual(log[:3], modules)
+        self.assertEqual(sorted(log[3:]), [f"blocks.{i}.lin.weight" for i in range(3)])
 
     def test_edits_in_place(self) -> None:
         def scenario(run: Run) -> None:

@@ -15,14 +15,18 @@ import torch
 from torch._functorch.partitioners import _is_tangent
 from torch._library.fake_class_registry import FakeScriptObject
 from torch._ops import HigherOrderOperator
+from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.autograd.graph import get_gradient_edge
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.node import has_side_effect
 from torch.nn.modules._functions import BackwardHookFunction
 from torch.nn.modules.module import _WrappedHook
 from torch.utils.hooks import BackwardHook
 
+from .autograd_topology import inputs_below, outputs_above
 from .call_hooks import ModuleHooks, TensorHooks
-from .call_op import GradientStatus, pack
+from .call_op import pack
+from .sites import GradientStatus, Site
 
 
 if TYPE_CHECKING:
@@ -32,9 +36,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     _Body: TypeAlias = Callable[..., Any]
-
-
-_UNKNOWN_FLOW = (-1, (), (), (), ())
 
 
 class TracedBackwardHook:
@@ -52,6 +53,7 @@ class TracedBackwardHook:
         self._n_pre_hooks = n_pre_hooks
         self._bodies: dict[bool, list[_Body]] = {True: [], False: []}
         self._output_grads: Sequence[Tensor | None] | None = None
+        self._output_roots: list[int] = []
         self._output_index: Sequence[int] = ()
         self._output_size = 0
 
@@ -79,7 +81,7 @@ class TracedBackwardHook:
     def watch_inputs(
         self, tensors: Sequence[Tensor], index: Sequence[int], size: int
     ) -> Sequence[Tensor]:
-        tensors, node = _watched(tensors)
+        tensors, node = _watched(BackwardHookFunction, tensors)
 
         def hook(
             grad_inputs: Sequence[Tensor | None], _: Sequence[Tensor | None]
@@ -94,18 +96,24 @@ class TracedBackwardHook:
             )
             if traced is not None:
                 return traced
-            given = [i for i, g in enumerate(output_grads) if g is not None]
             status = _status(grad_inputs, grad_inputs)
+            output_status = _status(output_grads, output_grads)
+            site = Site(
+                status,
+                [*index],
+                size,
+                output_status,
+                [*self._output_index],
+                self._output_size,
+                roots=outputs_above(node),
+                output_roots=self._output_roots,
+                reach=inputs_below(node),
+            )
             grads = torch.ops.nn_module_hooks.call_on_inputs(
                 self._call,
                 _given(grad_inputs, status),
-                status,
-                index,
-                size,
-                [output_grads[i] for i in given],
-                [self._output_index[i] for i in given],
-                self._output_size,
-                *_UNKNOWN_FLOW,
+                _given(output_grads, output_status),
+                str(site),
             )
             return _spread(grads, status)
 
@@ -119,7 +127,10 @@ class TracedBackwardHook:
         size: int,
         n_inputs: int,
     ) -> Sequence[Tensor]:
-        tensors, node = _watched(tensors)
+        # Dynamo wants to see views, and with them eager's errors about edits in place.
+        is_aot = any(isinstance(tensor, FunctionalTensor) for tensor in tensors)
+        function = _WatchOutputs if is_aot else BackwardHookFunction
+        tensors, node = _watched(function, tensors)
         self._output_index = index
         self._output_size = size
 
@@ -128,22 +139,26 @@ class TracedBackwardHook:
             grad_outputs: Sequence[Tensor | None],
         ) -> Sequence[Tensor | None] | None:
             self._output_grads = grad_outputs
+            self._output_roots = outputs_above(node)
             if not self._n_pre_hooks and n_inputs < 0:
-                return None
+                # Not the zeros that autograd has put in the place of None.
+                return grad_outputs
             if n_inputs < 0:
                 traced = self._traced(self._n_pre_hooks, grad_outputs, is_pre_hook=True)
                 if traced is not None:
                     self._output_grads = traced
                     return traced
             status = _status(grad_outputs, grad_inputs)
-            grads = torch.ops.nn_module_hooks.call_on_outputs(
-                self._call,
-                _given(grad_outputs, status),
+            site = Site(
                 status,
-                index,
+                [*index],
                 size,
-                n_inputs,
-                *_UNKNOWN_FLOW,
+                n_inputs=n_inputs,
+                roots=self._output_roots,
+                reach=inputs_below(node),
+            )
+            grads = torch.ops.nn_module_hooks.call_on_outputs(
+                self._call, _given(grad_outputs, status), str(site)
             )
             self._output_grads = _spread(grads, status)
             if n_inputs >= 0:
@@ -165,12 +180,24 @@ def _all_arrive(grads: Sequence[Tensor | None]) -> bool:
     return sum(map(_is_tangent, inputs)) == 1
 
 
-def _watched(tensors: Sequence[Tensor]) -> tuple[Sequence[Tensor], Any]:
-    tensors = BackwardHookFunction.apply(*tensors)
-    name = "BackwardHookFunctionBackward"
-    return tensors, next(
-        t.grad_fn for t in tensors if t.grad_fn is not None and t.grad_fn.name() == name
-    )
+class _WatchOutputs(BackwardHookFunction):
+    """Eager's function, whose outputs are no views of what it is given.
+
+    AOTAutograd makes an output that is a view anew from what it is a view of, where
+    that is an output too, and with it goes around the function.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *args: Tensor) -> tuple[Tensor, ...]:
+        ctx.mark_non_differentiable(*[arg for arg in args if not arg.requires_grad])
+        return tuple(arg.clone() if arg.requires_grad else arg for arg in args)
+
+
+def _watched(
+    function: type[torch.autograd.Function], tensors: Sequence[Tensor]
+) -> tuple[Sequence[Tensor], Any]:
+    tensors = function.apply(*tensors)
+    return tensors, next(t.grad_fn for t in tensors if t.grad_fn is not None)
 
 
 def _status(
@@ -256,17 +283,30 @@ class _WatchNNModule(HigherOrderOperator):
 
 class _TracedTensorHook:
     def __init__(
-        self, call: TensorHooks, *, retains_grad: bool, body: _Body | None
+        self,
+        call: TensorHooks,
+        node: Any,
+        *,
+        retains_grad: bool,
+        body: _Body | None,
     ) -> None:
         self._call = call
+        self._node = node
         self._body = body
         self.retains_grad = retains_grad
 
-    def __call__(self, grad: Tensor) -> Tensor:
+    def _site(self) -> str:
+        roots, reach = outputs_above(self._node), inputs_below(self._node)
+        return str(Site(roots=roots, reach=reach))
+
+    def __call__(self, grad: Tensor | None) -> Tensor | None:
+        if grad is None:
+            torch.ops.nn_module_hooks.call_on_tensor(self._call, [], self._site())
+            return None
         if self._body is not None and _all_arrive([grad]):
             return self._body(grad)
         (grad,) = torch.ops.nn_module_hooks.call_on_tensor(
-            self._call, [grad], *_UNKNOWN_FLOW
+            self._call, [grad], self._site()
         )
         return grad
 
@@ -300,7 +340,7 @@ class _WatchNode(HigherOrderOperator):
         if node is None:
             return tensor
         if isinstance(call, FakeScriptObject):
-            node.register_hook(functools.partial(_fire_on_node, call))
+            node.register_hook(functools.partial(_fire_on_node, call, node))
         else:
             for hook in call.hooks:
                 node.register_hook(_WrappedHook(hook, call.module))  # type: ignore[arg-type]
@@ -309,18 +349,28 @@ class _WatchNode(HigherOrderOperator):
 
 def _fire_on_node(
     call: ModuleHooks,
+    node: Any,
     grad_inputs: Sequence[Tensor | None],
     grad_outputs: Sequence[Tensor | None],
 ) -> Sequence[Tensor | None]:
     status = _status(grad_inputs, grad_inputs)
     output_status = _status(grad_outputs, grad_outputs)
+    site = Site(
+        status,
+        output_status=output_status,
+        roots=outputs_above(node),
+        reach=inputs_below(node),
+        reach_of_each=[
+            inputs_below(child)
+            for (child, _), s in zip(node.next_functions, status, strict=True)
+            if s == GradientStatus.GIVEN
+        ],
+    )
     grads = torch.ops.nn_module_hooks.call_on_node(
         call,
         _given(grad_inputs, status),
-        status,
         _given(grad_outputs, output_status),
-        output_status,
-        *_UNKNOWN_FLOW,
+        str(site),
     )
     return _spread(grads, status)
 
@@ -339,7 +389,8 @@ class _WatchTensor(HigherOrderOperator):
     ) -> Tensor:
         if isinstance(call, FakeScriptObject):
             body = None if graph is None else functools.partial(_run, graph, reads)
-            hook = _TracedTensorHook(call, retains_grad=retains_grad, body=body)
+            node = get_gradient_edge(tensor).node
+            hook = _TracedTensorHook(call, node, retains_grad=retains_grad, body=body)
             tensor.register_hook(hook)
             _retain_last(tensor)
         elif retains_grad:

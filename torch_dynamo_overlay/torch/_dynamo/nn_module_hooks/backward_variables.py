@@ -7,10 +7,11 @@ Must not import ``guards`` or ``call_impl``.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import Any, TYPE_CHECKING
 
 import torch
 from torch._dynamo.source import AttrSource
+from torch._dynamo.utils import warn_once
 from torch._dynamo.variables.base import Method, VariableTracker
 from torch._dynamo.variables.builder import wrap_fx_proxy
 from torch._dynamo.variables.constant import ConstantVariable
@@ -172,6 +173,7 @@ def backward_hook(
         hooks: list of its full backward hooks.
         pre_hooks: list of its backward pre-hooks.
     """
+    _warn_of_parameter_hooks(module)
     lists = [vt.unpack_var_sequence(tx) for vt in (hooks, pre_hooks)]
     call = module_hooks_input(tx, module, *lists)
     args = (call.as_proxy(), *map(len, lists))
@@ -180,6 +182,23 @@ def backward_hook(
         call.as_proxy().node.meta["example_value"], *args[1:]
     )
     return NNModuleBackwardHookVariable(proxy, module, *lists)
+
+
+def _warn_of_parameter_hooks(module: VariableTracker) -> None:
+    value: Any = getattr(module, "value", None)
+    if not isinstance(value, torch.nn.Module):
+        return
+    for name, parameter in value.named_parameters():
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+            where = module.source.name if module.source else type(value).__name__
+            warn_once(
+                f"torch.compile of {where}, which has backward hooks: the hooks of its "
+                f"parameter {name!r} fire when the compiled backward is over, after "
+                "all hooks of modules. Call the module outside of compiled code if "
+                "their order matters. See docs/nn_module_hooks.md of torch-hooks, "
+                "'Hooks that fire in backward'."
+            )
+            return
 
 
 _OUTPUT_WARNING = (

@@ -75,12 +75,12 @@ class TensorHooks(HooksInput):
         self.hooks[handle.id] = hook
         return handle
 
-    def call_in_turn(self, grad: Tensor | None, like: Tensor) -> Tensor | None:
+    def call_in_turn(self, grad: Tensor | None, like: Tensor | None) -> Tensor | None:
         """Call the hooks as autograd does.
 
         Args:
             grad: the gradient, None when it is undefined.
-            like: a gradient of the tensor's shape.
+            like: a gradient of the tensor's shape, None to take any.
 
         Returns:
             What the hooks make of the gradient.
@@ -92,7 +92,7 @@ class TensorHooks(HooksInput):
         for hook in tuple(self.hooks.values()):
             result = hook(grad)
             if result is not None:
-                if not fits(result, like):
+                if like is not None and not fits(result, like):
                     _reject(hook, result, like)
                 grad = result
         return grad
@@ -120,13 +120,16 @@ class TensorHooks(HooksInput):
         tensor = self._retaining() if self._retaining else None
         self._retained = None if tensor is None else tensor.grad
 
-    def retain(self, grad: Tensor) -> None:
-        """Take in the whole gradient of the tensor."""
+    def retain(self, grad: Tensor | None) -> None:
+        """Take in the whole gradient of the tensor, None when it is undefined."""
         tensor = self._retaining() if self._retaining else None
         if tensor is None:
             return
         before, self._retained = self._retained, None
-        tensor.grad = grad.clone() if before is None else before + grad
+        if grad is None or before is None:
+            tensor.grad = before if grad is None else grad.clone()
+        else:
+            tensor.grad = before + grad
 
 
 def fits(grad: object, like: Tensor) -> bool:

@@ -7,9 +7,7 @@ the operators that call them, so one graph serves all hooks. Used by
 
 from __future__ import annotations
 
-import enum
 import functools
-import itertools
 import sys
 from typing import Any, TYPE_CHECKING
 
@@ -21,20 +19,13 @@ from torch.utils.hooks import BackwardHook
 
 from .call_hooks import fits, ModuleHooks, TensorHooks
 from .gradient_flow import GradientFlow
+from .sites import GradientStatus, Site
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
-
-
-class GradientStatus(enum.IntEnum):
-    """What stands in the place of one tensor's gradient when a graph is traced."""
-
-    GIVEN = 0
-    DROPPED = 1  # None in eager: the tensor takes no gradient
-    ABSENT = 2  # None in eager: the tensor takes a gradient, but none arrives
 
 
 class _RunTimeBackwardHook(BackwardHook):
@@ -53,21 +44,19 @@ class _RunTimeBackwardHook(BackwardHook):
     def register_hook(self, hook: Callable[..., Any]) -> None:
         self._hook = hook
 
-    def fire_on_outputs(
-        self, grads: Sequence[Any], index: Sequence[int], size: int, n_inputs: int
-    ) -> Sequence[Any]:
-        self._index = index
-        self.setup_output_hook((None,) * size)
-        self.n_inputs = n_inputs
-        index_of_inputs: Any = None if n_inputs >= 0 else []
+    def fire_on_outputs(self, site: Site, grads: Sequence[Any]) -> Sequence[Any]:
+        self._index = site.index
+        self.setup_output_hook((None,) * site.size)
+        self.n_inputs = site.n_inputs
+        index_of_inputs: Any = None if site.n_inputs >= 0 else []
         self.input_tensors_index = index_of_inputs
         return self._hook(None, grads)
 
     def fire_on_inputs(
-        self, grads: Sequence[Any], index: Sequence[int], size: int, grad_outputs: Any
+        self, site: Site, grad_outputs: Any, grads: Sequence[Any]
     ) -> Sequence[Any]:
-        self._index = index
-        self.setup_input_hook((None,) * size)
+        self._index = site.index
+        self.setup_input_hook((None,) * site.size)
         self.grad_outputs = grad_outputs
         return self._hook(grads, None)
 
@@ -84,12 +73,18 @@ def _release(grads: list[Any], like: Sequence[Tensor]) -> list[Tensor]:
     """Give gradients to a graph that may write over them: nobody else holds them."""
     for i, reference in enumerate(like):
         if (
-            _references(grads, i) != _UNSHARED
-            or grads[i].stride() != torch.empty_like(reference, device="meta").stride()
-            or type(grads[i]) is not torch.Tensor
+            type(grads[i]) is not torch.Tensor
+            or _references(grads, i) != _UNSHARED
+            or not _strides_as_traced(grads[i], reference)
         ):
             grads[i] = torch.empty_like(reference).copy_(grads[i])
     return grads
+
+
+def _strides_as_traced(grad: Tensor, reference: Tensor) -> bool:
+    if reference.is_contiguous():
+        return grad.is_contiguous()
+    return grad.stride() == torch.empty_like(reference, device="meta").stride()
 
 
 def _checked(
@@ -134,7 +129,9 @@ def _checked(
     return tuple(next(given) if edge.requires_grad else None for edge in edges)
 
 
-def _spread(grads: Iterable[Any], status: Sequence[int]) -> list[Any]:
+def _spread(grads: Sequence[Any], status: Sequence[int]) -> list[Any]:
+    if len(grads) == len(status):
+        return [*grads]
     given = iter(grads)
     return [next(given) if s == GradientStatus.GIVEN else None for s in status]
 
@@ -153,18 +150,18 @@ def _fire(
     status: Sequence[int],
 ) -> list[Any]:
     """What hooks make of gradients: None where they leave one undefined."""
-    values = _spread(
-        (g.clone() if d else None for g, d in zip(grads, defined, strict=True)), status
-    )
+    values = _clones(grads, defined, status)
     results = run(values)
     del values
-    if any(
+    if GradientStatus.ABSENT in status and any(
         r is not None and s == GradientStatus.ABSENT
         for r, s in zip(results, status, strict=True)
     ):
         raise RuntimeError(_ABSENT)
     settled = _checked(results, _spread(grads, status), "hook")
     del results
+    if len(grads) == len(status):
+        return [*settled]
     return [
         r for r, s in zip(settled, status, strict=True) if s == GradientStatus.GIVEN
     ]
@@ -182,57 +179,41 @@ def _settle(
 
 
 _ABSENT = (
-    "A backward pre-hook returned a gradient for an output of its module whose "
-    "gradient is None, because the compiled graph does not use that output. The "
-    "compiled backward has no place for it. Return None there, or keep the module "
-    "out of the graph with torch.compiler.disable."
+    "A hook returned a gradient in the place of None, which stands for a tensor that "
+    "the compiled graph does not use. The compiled backward has no place for it. "
+    "Return None there, or keep the module out of the graph with "
+    "torch.compiler.disable."
 )
 
 
-def _hear(
-    flow: GradientFlow, sources: Sequence[int], offsets: Sequence[int], n: int
-) -> tuple[list[bool], list[bool]]:
-    """Of ``n`` gradients, which exist and which are defined in eager."""
-    if not offsets:
-        return [True] * n, [True] * n
-    each = [sources[i:j] for i, j in itertools.pairwise((*offsets, len(sources)))]
-    return [flow.exists(s) for s in each], [flow.is_defined(s) for s in each]
+def _defined(flow: GradientFlow, site: Site, n: int) -> list[bool]:
+    """Which of ``n`` gradients are not None in eager."""
+    if flow.is_complete or not site.sources:
+        return [True] * n
+    return [flow.is_defined(sources) for sources in site.sources]
 
 
-def _any(exist: Sequence[bool]) -> bool:
-    # Autograd's nodes also run where all their gradients are undefined.
-    return not exist or any(exist)
+def _silent(grads: Sequence[Tensor], flow: GradientFlow, site: Site) -> list[Tensor]:
+    """What comes from a node that autograd would not run."""
+    return _settle([None] * len(grads), grads, flow, site.number)
+
+
+def _clones(
+    grads: Sequence[Tensor], defined: Sequence[bool], status: Sequence[int]
+) -> list[Any]:
+    clones = [g.clone() if d else None for g, d in zip(grads, defined, strict=True)]
+    return _spread(clones, status)
 
 
 def call_on_outputs(
-    call: ModuleHooks,
-    grads: Sequence[Tensor],
-    status: Sequence[int],
-    index: Sequence[int],
-    size: int,
-    n_inputs: int,
-    site: int,
-    sources: Sequence[int],
-    offsets: Sequence[int],
-    reach: Sequence[int],
-    inputs: Sequence[int],
+    call: ModuleHooks, grads: Sequence[Tensor], site: str
 ) -> list[Tensor]:
     """Call a module's backward pre-hooks, and its full hooks where no input counts.
 
     Args:
         call: the hooks.
         grads: gradients with respect to the output tensors that have one.
-        status: a :class:`GradientStatus` for each output tensor.
-        index: where each output tensor stands in the output tuple.
-        size: length of the output tuple.
-        n_inputs: number of arguments when none of them requires grad, so that the
-            full backward hooks fire here; -1 otherwise.
-        site: number of the first gradient returned here among those of the graph.
-        sources: what the gradients are computed from, see :mod:`.gradient_flow`.
-        offsets: where the sources of each gradient begin.
-        reach: the graph inputs whose gradients are computed from those returned.
-        inputs: at the first operator of the graph, what the gradients of the graph's
-            inputs are computed from.
+        site: the :class:`Site`.
 
     Returns:
         As many tensors as ``grads``, of the same shapes, that share no memory.
@@ -240,53 +221,28 @@ def call_on_outputs(
     Raises:
         RuntimeError: as autograd does, for gradients that do not fit.
     """
-    flow = GradientFlow.of_this_backward(site, inputs)
-    exist, defined = _hear(flow, sources, offsets, len(grads))
-    if not _any(exist) or not flow.needs(reach):
-        flow.miss(site, len(grads))
-        return [torch.zeros_like(grad) for grad in grads]
-    run = functools.partial(
-        _RunTimeBackwardHook(call).fire_on_outputs,
-        index=index,
-        size=size,
-        n_inputs=n_inputs,
-    )
-    return _settle(_fire(run, grads, defined, status), grads, flow, site)
+    at = Site.parse(site)
+    flow = GradientFlow.of_this_backward(at)
+    if not flow.starts_from(at.roots) or not flow.needs(at.reach):
+        return _silent(grads, flow, at)
+    defined = _defined(flow, at, len(grads))
+    run = functools.partial(_RunTimeBackwardHook(call).fire_on_outputs, at)
+    return _settle(_fire(run, grads, defined, at.status), grads, flow, at.number)
 
 
 def call_on_inputs(
     call: ModuleHooks,
     grads: Sequence[Tensor],
-    status: Sequence[int],
-    index: Sequence[int],
-    size: int,
     output_grads: Sequence[Tensor],
-    output_index: Sequence[int],
-    output_size: int,
-    site: int,
-    sources: Sequence[int],
-    offsets: Sequence[int],
-    reach: Sequence[int],
-    inputs: Sequence[int],
+    site: str,
 ) -> list[Tensor]:
     """Call a module's full backward hooks.
 
     Args:
         call: the hooks.
         grads: gradients with respect to the input tensors that have one.
-        status: a :class:`GradientStatus` for each input tensor.
-        index: where each input tensor stands among the arguments.
-        size: number of arguments.
         output_grads: gradients with respect to the output tensors that have one.
-        output_index: where each of them stands in the output tuple.
-        output_size: length of the output tuple.
-        site: number of the first gradient returned here among those of the graph.
-        sources: what ``grads`` and ``output_grads`` are computed from, see
-            :mod:`.gradient_flow`.
-        offsets: where the sources of each gradient begin.
-        reach: the graph inputs whose gradients are computed from those returned.
-        inputs: at the first operator of the graph, what the gradients of the graph's
-            inputs are computed from.
+        site: the :class:`Site`.
 
     Returns:
         As many tensors as ``grads``, of the same shapes, that share no memory.
@@ -294,95 +250,39 @@ def call_on_inputs(
     Raises:
         RuntimeError: as autograd does, for gradients that do not fit.
     """
-    flow = GradientFlow.of_this_backward(site, inputs)
+    at = Site.parse(site)
+    flow = GradientFlow.of_this_backward(at)
     n = len(grads)
-    exist, defined = _hear(flow, sources, offsets, n + len(output_grads))
-    if not _any(exist[:n]) or not flow.needs(reach):
-        flow.miss(site, n)
-        return [torch.zeros_like(grad) for grad in grads]
-    if not _any(exist[n:]):
+    if not flow.starts_from(at.roots) or not flow.needs(at.reach):
+        return _silent(grads, flow, at)
+    if not flow.starts_from(at.output_roots):
         return [grad.clone() for grad in grads]
-    outputs = [
-        grad.clone() if is_defined else None
-        for grad, is_defined in zip(output_grads, defined[n:], strict=True)
-    ]
+    defined = _defined(flow, at, n + len(output_grads))
+    outputs = _clones(output_grads, defined[n:], at.output_status)
     run = functools.partial(
         _RunTimeBackwardHook(call).fire_on_inputs,
-        index=index,
-        size=size,
-        grad_outputs=pack(outputs, output_index, output_size),
+        at,
+        pack(outputs, at.output_index, at.output_size),
     )
+    del outputs
     # Autograd has put zeros in the place of the gradients that are missing here.
-    return _settle(_fire(run, grads, [True] * n, status), grads, flow, site)
-
-
-def call_on_tensor(
-    call: TensorHooks,
-    grads: Sequence[Tensor],
-    site: int,
-    sources: Sequence[int],
-    offsets: Sequence[int],
-    reach: Sequence[int],
-    inputs: Sequence[int],
-) -> list[Tensor]:
-    """Call the hooks of a tensor.
-
-    Args:
-        call: the hooks.
-        grads: the gradient with respect to the tensor, nothing else.
-        site: number of the gradient among those that hooks of the graph return.
-        sources: what the gradient is computed from, see :mod:`.gradient_flow`.
-        offsets: ``[0]``, or empty when unknown.
-        reach: the graph inputs whose gradients are computed from the one returned.
-        inputs: at the first operator of the graph, what the gradients of the graph's
-            inputs are computed from.
-
-    Returns:
-        One tensor, of the same shape, that shares no memory.
-
-    Raises:
-        RuntimeError: as autograd does, for a gradient that does not fit.
-        TypeError: as autograd does, for what is no gradient.
-    """
-    flow = GradientFlow.of_this_backward(site, inputs)
-    (exists,), (is_defined,) = _hear(flow, sources, offsets, 1)
-    if not exists or not flow.needs(reach):
-        flow.miss(site, 1)
-        return [torch.zeros_like(grad) for grad in grads]
-    (like,) = grads
-    settled = [call.call_in_turn(like.clone() if is_defined else None, like)]
-    if settled[0] is not None:
-        call.retain(settled[0])
-    return _settle(settled, grads, flow, site)
+    results = _fire(run, grads, [True] * n, at.status)
+    return _settle(results, grads, flow, at.number)
 
 
 def call_on_node(
     call: ModuleHooks,
     grads: Sequence[Tensor],
-    status: Sequence[int],
     output_grads: Sequence[Tensor],
-    output_status: Sequence[int],
-    site: int,
-    sources: Sequence[int],
-    offsets: Sequence[int],
-    reach: Sequence[int],
-    inputs: Sequence[int],
+    site: str,
 ) -> list[Tensor]:
     """Call a module's legacy backward hooks, which belong to its last autograd node.
 
     Args:
         call: the hooks.
         grads: gradients with respect to the node's inputs, of those that have one.
-        status: a :class:`GradientStatus` for each input of the node.
         output_grads: gradients with respect to the node's outputs, likewise.
-        output_status: a :class:`GradientStatus` for each output of the node.
-        site: number of the first gradient returned here among those of the graph.
-        sources: what ``grads`` and ``output_grads`` are computed from, see
-            :mod:`.gradient_flow`.
-        offsets: where the sources of each gradient begin.
-        reach: the graph inputs whose gradients are computed from those returned.
-        inputs: at the first operator of the graph, what the gradients of the graph's
-            inputs are computed from.
+        site: the :class:`Site`.
 
     Returns:
         As many tensors as ``grads``, of the same shapes, that share no memory.
@@ -391,22 +291,27 @@ def call_on_node(
         RuntimeError: as autograd does, for gradients that do not fit.
         TypeError: as autograd does, for what is no gradient.
     """
-    flow = GradientFlow.of_this_backward(site, inputs)
+    at = Site.parse(site)
+    flow = GradientFlow.of_this_backward(at)
     n = len(grads)
-    exist, defined = _hear(flow, sources, offsets, n + len(output_grads))
-    if not _any(exist[n:]) or not flow.needs(reach):
-        flow.miss(site, n)
-        return [torch.zeros_like(grad) for grad in grads]
-    like = _spread(grads, status)
-    outputs = _spread(
-        (
-            grad.clone() if is_defined else None
-            for grad, is_defined in zip(output_grads, defined[n:], strict=True)
-        ),
-        output_status,
-    )
-    run = functools.partial(_run_on_node, call, like, tuple(outputs))
-    return _settle(_fire(run, grads, defined[:n], status), grads, flow, site)
+    if not flow.starts_from(at.roots) or not flow.needs(at.reach):
+        return _silent(grads, flow, at)
+    defined = _defined(flow, at, n + len(output_grads))
+    # Unlike those of hooks, autograd's own nodes compute what is asked for only.
+    wanted = [flow.needs(reach) for reach in at.reach_of_each] or [True] * n
+    present = [d and w for d, w in zip(defined[:n], wanted, strict=True)]
+    outputs = tuple(_clones(output_grads, defined[n:], at.output_status))
+    values = _clones(grads, present, at.status)
+    like = [None if value is None else value.detach() for value in values]
+    results = _run_on_node(call, like, outputs, values)
+    del values, like, outputs
+    settled = [
+        grad
+        for grad, s in zip(results, at.status, strict=True)
+        if s == GradientStatus.GIVEN
+    ]
+    del results
+    return _settle(settled, grads, flow, at.number)
 
 
 def _run_on_node(
@@ -424,20 +329,49 @@ def _run_on_node(
     return grads
 
 
-_LIBRARY = torch.library.Library("nn_module_hooks", "DEF")
-_FLOW = "int site, int[] sources, int[] offsets, int[] reach, int[] inputs"
-_MODULE = f"{get_opaque_type_name(ModuleHooks)} call, Tensor[] grads, int[] status"
+def call_on_tensor(
+    call: TensorHooks, grads: Sequence[Tensor], site: str
+) -> list[Tensor]:
+    """Call the hooks of a tensor.
+
+    Args:
+        call: the hooks.
+        grads: the gradient with respect to the tensor, or none if it is undefined.
+        site: the :class:`Site`.
+
+    Returns:
+        As many tensors, of the same shape, that share no memory.
+
+    Raises:
+        RuntimeError: as autograd does, for a gradient that does not fit.
+        TypeError: as autograd does, for what is no gradient.
+    """
+    at = Site.parse(site)
+    flow = GradientFlow.of_this_backward(at)
+    if not flow.starts_from(at.roots) or not flow.needs(at.reach):
+        call.retain(None)
+        return _silent(grads, flow, at)
+    defined = _defined(flow, at, len(grads))
+    if not grads:
+        if call.call_in_turn(None, None) is not None:
+            raise RuntimeError(_ABSENT)
+        return []
+    (like,), (is_defined,) = grads, defined
+    settled = [call.call_in_turn(like.clone() if is_defined else None, like)]
+    call.retain(settled[0])
+    return _settle(settled, grads, flow, at.number)
+
+
+_MODULE = f"{get_opaque_type_name(ModuleHooks)} call, Tensor[] grads"
 _SCHEMAS = {
-    call_on_outputs: f"({_MODULE}, int[] index, int size, int n_inputs, {_FLOW})",
-    call_on_inputs: (
-        f"({_MODULE}, int[] index, int size, Tensor[] output_grads, "
-        f"int[] output_index, int output_size, {_FLOW})"
-    ),
-    call_on_node: (f"({_MODULE}, Tensor[] output_grads, int[] output_status, {_FLOW})"),
+    call_on_outputs: f"({_MODULE}, str site)",
+    call_on_inputs: f"({_MODULE}, Tensor[] output_grads, str site)",
+    call_on_node: f"({_MODULE}, Tensor[] output_grads, str site)",
     call_on_tensor: (
-        f"({get_opaque_type_name(TensorHooks)} call, Tensor[] grads, {_FLOW})"
+        f"({get_opaque_type_name(TensorHooks)} call, Tensor[] grads, str site)"
     ),
 }
+_LIBRARY = torch.library.Library("nn_module_hooks", "DEF")
 
 
 def _fake(call: object, grads: Sequence[Tensor], *args: Any) -> list[Tensor]:

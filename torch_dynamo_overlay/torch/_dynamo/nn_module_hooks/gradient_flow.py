@@ -13,10 +13,11 @@ from typing import Any, TYPE_CHECKING
 import torch
 
 from .call_hooks import HooksInput
+from .sites import Site
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 
 _FLOW = "_nn_module_hooks_gradient_flow"
@@ -75,63 +76,58 @@ def without_undefined(ctx: Any, grads: tuple[Any, ...]) -> tuple[Any, ...]:
 class GradientFlow:
     """What one run of a compiled backward knows about undefined gradients.
 
-    A gradient of a hook that did not fire does not exist; one that a hook returned as
-    None exists for autograd, whose nodes run all the same.
-
     Args:
         node: the autograd node of the compiled graph, None outside of autograd.
-        inputs: position of an input of the graph and number of its gradient's
-            sources, then those sources; and so on for each input.
+        inputs: position and sources of the gradient of each input of the graph.
     """
 
-    def __init__(self, node: Any, inputs: Sequence[int]) -> None:
+    def __init__(self, node: Any, inputs: Sequence[tuple[int, Sequence[int]]]) -> None:
         self._node = node
         self._inputs = inputs
-        self._missing: set[int] = set()
+        self._arrived: tuple[bool, ...] | None = getattr(node, _ARRIVED, None)
+        # Whether all gradients are defined, so far.
+        self.is_complete = self._arrived is None or all(self._arrived)
         self._undefined: set[int] = set()
         self._needed: dict[int, bool] = {}
 
     @classmethod
-    def of_this_backward(cls, site: int, inputs: Sequence[int]) -> GradientFlow:
+    def of_this_backward(cls, site: Site) -> GradientFlow:
         """The flow of the backward that is running.
 
         Args:
-            site: number of the asking hook's first gradient, 0 for the first hook of
-                the graph, -1 when unknown.
-            inputs: as above, for the first hook of the graph.
+            site: where the hook that asks fires.
         """
         node = torch._C._current_autograd_node()
-        if node is None or site < 0:
+        if node is None or site.number < 0:
             return cls(None, ())
-        if site == 0:
-            setattr(node, _FLOW, cls(node, inputs))
+        if site.number == 0:
+            setattr(node, _FLOW, cls(node, site.inputs))
         return getattr(node, _FLOW)
 
-    def exists(self, sources: Sequence[int]) -> bool:
-        """Whether eager's backward comes by a gradient computed from ``sources``."""
-        return not sources or any(map(self._exists, sources))
+    def starts_from(self, roots: Sequence[int]) -> bool:
+        """Whether backward was run from one of these outputs of the graph.
+
+        Args:
+            roots: positions of outputs, empty when unknown.
+        """
+        arrived = self._arrived
+        return not roots or arrived is None or any(arrived[root] for root in roots)
 
     def is_defined(self, sources: Sequence[int]) -> bool:
         """Whether a gradient computed from ``sources`` is not None in eager."""
-        return not sources or any(
-            self._exists(source) and source not in self._undefined for source in sources
-        )
+        return not sources or any(map(self._is_defined, sources))
 
-    def _exists(self, source: int) -> bool:
+    def _is_defined(self, source: int) -> bool:
         position, is_hook = divmod(source - 1, 2)
         if is_hook or source == ALWAYS:
-            return source not in self._missing
-        arrived = getattr(self._node, _ARRIVED, None)
-        return arrived is None or arrived[position]
-
-    def miss(self, site: int, n: int) -> None:
-        """Note that a hook with ``n`` gradients, numbered from ``site``, is silent."""
-        self._missing.update(map(hook_gradient, range(site, site + n)))
+            return source not in self._undefined
+        return self._arrived is None or self._arrived[position]
 
     def settle(self, site: int, grads: Iterable[Any]) -> None:
         """Note which gradients a hook returned, numbered from ``site``, are None."""
         for number, grad in enumerate(grads, site):
             if grad is None:
+                self.is_complete = False
                 self._undefined.add(hook_gradient(number))
 
     def needs(self, reach: Sequence[int]) -> bool:
@@ -155,21 +151,13 @@ class GradientFlow:
 
     def undefined_inputs(self) -> set[int]:
         """Positions of the graph's inputs that have no gradient in eager."""
-        if not self._undefined and not self._missing:
+        if self.is_complete:
             return set()
         return {
             position
-            for position, sources in _split(self._inputs)
+            for position, sources in self._inputs
             if not self.is_defined(sources)
         }
-
-
-def _split(inputs: Sequence[int]) -> Iterator[tuple[int, Sequence[int]]]:
-    i = 0
-    while i < len(inputs):
-        position, n = inputs[i : i + 2]
-        yield position, inputs[i + 2 : i + 2 + n]
-        i += 2 + n
 
 
 def _will_run(node: Any) -> bool:

@@ -7,6 +7,7 @@ graph is partitioned, and by one in Inductor's cache. What it writes is read by
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from typing import Any, TYPE_CHECKING
 
@@ -22,7 +23,9 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._higher_order_ops.effects import with_effects
 from torch.fx import Node
 
+from .autograd_topology import forget_topology
 from .gradient_flow import ALWAYS, hook_gradient, output_gradient
+from .sites import Site
 
 
 if TYPE_CHECKING:
@@ -35,14 +38,18 @@ if TYPE_CHECKING:
 # Sets of numbers are kept as the bits of an int: graphs are large.
 _Bits = int
 
+# Runs of positions of no input at all.
+_NOWHERE = [0, 0]
+
 
 def annotate_gradient_flow(gm: GraphModule, metadata: ViewAndMutationMeta) -> None:
-    """Fill in the flow arguments of the operators of ``call_op``.
+    """Complete the sites of the operators of ``call_op``.
 
     Args:
         gm: the joint graph, changed in place.
         metadata: what AOTAutograd knows about the graph.
     """
+    forget_topology()
     sites: dict[Node, int] = {}
     number = 0
     for node in gm.graph.nodes:
@@ -51,22 +58,31 @@ def annotate_gradient_flow(gm: GraphModule, metadata: ViewAndMutationMeta) -> No
             number += len(_gradients(node, "grads"))
     if not sites:
         return
-    sources = _sources(gm, sites, metadata.num_mutated_inp_runtime_indices)
+    n_mutated = metadata.num_mutated_inp_runtime_indices
+    sources = _sources(gm, sites, n_mutated)
     descs = [n.meta.get("desc") for n in gm.graph.find_nodes(op="placeholder")]
-    if any(isinstance(desc, SubclassGetAttrAOTInput) for desc in descs):
-        # Inputs of the graph are then not those of its autograd function.
-        reach, inputs = {}, []
-    else:
-        reach, inputs = _reach(gm, sources), _input_sources(gm, sources)
-    for site, number in sites.items():
-        flat: list[int] = []
-        offsets: list[int] = []
-        for gradient in _gradients(site, "grads", "output_grads"):
-            offsets.append(len(flat))
-            flat.extend(_numbers(sources[gradient]))
-        ranges = _ranges(reach.get(site, 0))
-        flow = (number, flat, offsets, ranges, [] if number else inputs)
-        site.args = (*site.args[: -len(flow)], *flow)
+    # Inputs that are subclasses of tensors are others for the graph's function.
+    is_plain = not any(isinstance(desc, SubclassGetAttrAOTInput) for desc in descs)
+    inputs = _input_sources(gm, sources) if is_plain else []
+    below = _input_positions(gm) if is_plain else None
+    above = _output_positions(gm, n_mutated)
+    for node, number in sites.items():
+        traced = Site.parse(str(node.args[-1]))
+        gradients = _gradients(node, "grads", "output_grads")
+        site = dataclasses.replace(
+            traced,
+            number=number,
+            sources=[_numbers(sources[gradient]) for gradient in gradients],
+            roots=_translated(traced.roots, above),
+            output_roots=_translated(traced.output_roots, above),
+            reach=_ranges(_translated(traced.reach, below)),
+            reach_of_each=[
+                _ranges(_translated(reach, below)) or _NOWHERE
+                for reach in (traced.reach_of_each if below is not None else ())
+            ],
+            inputs=[] if number else inputs,
+        )
+        node.args = (*node.args[:-1], str(site))
 
 
 def calls_hooks(node: Node) -> bool:
@@ -152,42 +168,51 @@ def _outputs(gm: GraphModule) -> tuple[Sequence[Any], Sequence[Any]]:
     return output.args[0], output.meta["desc"]
 
 
-def _reach(gm: GraphModule, sources: dict[Node, _Bits]) -> dict[Node, _Bits]:
-    """The inputs whose gradients are computed from each node, by position."""
+def _output_positions(gm: GraphModule, n_mutated: int) -> list[int] | None:
+    """Where the outputs that have tangents stand among those of the graph."""
+    descs = [n.meta.get("desc") for n in gm.graph.find_nodes(op="placeholder")]
+    outputs = [desc.output for desc in descs if isinstance(desc, TangentAOTInput)]
+    plain = [o.idx for o in outputs if isinstance(o, PlainAOTOutput)]
+    if len(plain) < len(outputs):
+        return None
+    return [n_mutated + position for position in plain]
+
+
+def _input_positions(gm: GraphModule) -> list[int]:
+    """Where the inputs that have gradients stand among those that are tensors."""
     inputs = _inputs(gm)
     tensors = [desc for desc, val in inputs if isinstance(val, torch.Tensor)]
     positions = {desc: i for i, desc in enumerate(tensors)}
-    outputs, descs = _outputs(gm)
-    reach: dict[Node, _Bits] = {}
-    for node, desc in zip(outputs, descs, strict=True):
-        if isinstance(node, Node) and isinstance(desc, GradAOTOutput):
-            reach[node] = reach.get(node, 0) | 1 << positions[desc.grad_of]
-    for node in reversed(gm.graph.nodes):
-        if node not in reach or node.op == "placeholder":
-            continue
-        is_site = calls_hooks(node)
-        for n in _gradients(node, "grads") if is_site else node.all_input_nodes:
-            if sources[n] or calls_hooks(n) or n.target is operator.getitem:
-                reach[n] = reach.get(n, 0) | reach[node]
-    return reach
+    _, descs = _outputs(gm)
+    return [positions[d.grad_of] for d in descs if isinstance(d, GradAOTOutput)]
 
 
-def _input_sources(gm: GraphModule, sources: dict[Node, _Bits]) -> list[int]:
-    """Position, number of sources and sources of each input that has a gradient."""
+def _translated(numbers: list[int], positions: list[int] | None) -> list[int]:
+    if positions is None or (numbers and numbers[-1] >= len(positions)):
+        return []
+    return [positions[number] for number in numbers]
+
+
+def _input_sources(
+    gm: GraphModule, sources: dict[Node, _Bits]
+) -> list[tuple[int, list[int]]]:
+    """Position and sources of the gradient of each input that has one."""
     positions = {desc: i for i, (desc, _) in enumerate(_inputs(gm))}
     outputs, descs = _outputs(gm)
-    flat: list[int] = []
+    found = []
     for node, desc in zip(outputs, descs, strict=True):
         if isinstance(node, Node) and isinstance(desc, GradAOTOutput):
-            numbers = _numbers(sources[node])
-            flat.extend((positions[desc.grad_of], len(numbers), *numbers))
-    return flat
+            found.append((positions[desc.grad_of], _numbers(sources[node])))
+    return found
 
 
 def _numbers(bits: _Bits) -> list[int]:
     return [i for i in range(bits.bit_length()) if bits >> i & 1]
 
 
-def _ranges(bits: _Bits) -> list[int]:
-    """``[begin, end, begin, end, ...]`` of the runs of set bits."""
+def _ranges(positions: list[int]) -> list[int]:
+    """``[begin, end, begin, end, ...]`` of the runs of positions."""
+    bits = 0
+    for position in positions:
+        bits |= 1 << position
     return _numbers(bits ^ bits << 1)

@@ -1,0 +1,93 @@
+"""Between which outputs and inputs of a joint graph an autograd node lies.
+
+Autograd runs a node if backward starts from an output above it and asks for an input
+below it, whether or not any gradient along the way is defined. Called by the seam in
+``create_joint`` of AOTAutograd; asked by ``backward_hooks`` while backward is traced.
+Must not import Dynamo.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, TYPE_CHECKING
+
+from torch.autograd.graph import get_gradient_edge
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torch import Tensor
+
+
+_local = threading.local()
+
+
+def note_topology(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+    """Remember what backward is about to be traced from, and for.
+
+    Args:
+        outputs: outputs of the joint graph that have tangents, any shapes.
+        inputs: inputs of the joint graph whose gradients are traced, any shapes.
+    """
+    _local.topology = _Topology(outputs, inputs)
+
+
+def forget_topology() -> None:
+    """Let go of the autograd graph once it is traced."""
+    _local.topology = None
+
+
+def outputs_above(node: Any) -> list[int]:
+    """Which of the noted outputs lead to an autograd node; empty when unknown."""
+    topology = getattr(_local, "topology", None)
+    return [] if topology is None else _numbers(topology.above.get(node, 0))
+
+
+def inputs_below(node: Any) -> list[int]:
+    """Which of the noted inputs an autograd node leads to; empty when unknown."""
+    topology = getattr(_local, "topology", None)
+    return [] if topology is None else _numbers(topology.below.get(node, 0))
+
+
+class _Topology:
+    """Sets of outputs and inputs, as the bits of integers, by autograd node."""
+
+    def __init__(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        roots = [get_gradient_edge(output).node for output in outputs]
+        order = list(_parents_last(roots))
+        self.above: dict[Any, int] = dict.fromkeys(order, 0)
+        self.below: dict[Any, int] = dict.fromkeys(order, 0)
+        for i, root in enumerate(roots):
+            self.above[root] |= 1 << i
+        for i, tensor in enumerate(inputs):
+            node = get_gradient_edge(tensor).node
+            if node in self.below:
+                self.below[node] |= 1 << i
+        for node in order:
+            for child in _children(node):
+                self.below[node] |= self.below[child]
+        for node in reversed(order):
+            for child in _children(node):
+                self.above[child] |= self.above[node]
+
+
+def _parents_last(roots: Sequence[Any]) -> Iterator[Any]:
+    seen = set()
+    stack = [(root, False) for root in roots]
+    while stack:
+        node, is_done = stack.pop()
+        if is_done:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((child, False) for child in _children(node))
+
+
+def _children(node: Any) -> list[Any]:
+    return [child for child, _ in node.next_functions if child is not None]
+
+
+def _numbers(bits: int) -> list[int]:
+    return [i for i in range(bits.bit_length()) if bits >> i & 1]
