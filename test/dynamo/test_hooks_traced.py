@@ -186,8 +186,12 @@ class TracedHookTests(HookTestCase):
         torch._dynamo.reset()
         backend = AotEagerAndRecordGraphs()
         model = Two()
+
+        def shifting(module: nn.Module, gi: Any, go: Any) -> Any:
+            return (gi[0] + 1,)
+
         for module in model.children():
-            module.register_full_backward_hook(lambda module, gi, go: (gi[0] + 1,))
+            module.register_full_backward_hook(shifting)
         x, y = ones(), ones()
         model(x)[0].sum().backward()
         torch.compile(model, backend=backend, fullgraph=True)(y)[0].sum().backward()
