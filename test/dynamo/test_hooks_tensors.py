@@ -69,6 +69,46 @@ class TensorHookTests(TensorHookTestCase):
         self.check_in_forward_hook(body, backend)
 
     @parametrize("backend", BACKENDS)
+    @parametrize("kept", (False, True))
+    def test_list_that_grows(self, backend: str, kept: bool) -> None:
+        handles: list[Any] = [None]
+
+        def scenario(run: Run) -> None:
+            log = run.log
+
+            def body(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+                if kept:
+                    handles[0] = output.register_hook(lambda g: log.append(summary(g)))
+                else:
+                    output.register_hook(lambda g: log.append(summary(g)))
+
+            run.model.blocks[1].register_forward_hook(body)
+            handles[:] = [None]
+            for _ in range(4):
+                run.step()
+                handles[:] = [None]
+
+        self.check_whole(scenario, backend)
+
+    @parametrize("backend", BACKENDS)
+    def test_pure_hook_removed_before_backward(self, backend: str) -> None:
+        handles: list[Any] = [None]
+
+        def body(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+            handles[0] = output.register_hook(lambda grad: grad * 2)
+
+        def scenario(run: Run) -> None:
+            run.model.blocks[1].register_forward_hook(body)
+            for remove in (True, False):
+                handles[:] = [None]
+                out = run.call(ones()).sum()
+                if remove:
+                    handles[0].remove()
+                attempt(run, out.backward)
+
+        self.check_whole(scenario, backend, distinct=2)
+
+    @parametrize("backend", BACKENDS)
     def test_partial_and_method(self, backend: str) -> None:
         class Keeper:
             def save(self, grad: torch.Tensor) -> None:
@@ -283,6 +323,28 @@ class RetainGradTests(TensorHookTestCase):
                 run.steps.append([kept[0].grad])
 
         self.check_whole(scenario, backend, graphs=None)
+
+    @parametrize("backend", BACKENDS)
+    def test_before_an_edit_in_place(self, backend: str) -> None:
+        kept: list[Any] = []
+
+        def retain(module: nn.Module, args: Any, output: torch.Tensor) -> None:
+            output.retain_grad()
+            kept[:] = [output]
+
+        def make() -> nn.Module:
+            return nn.Sequential(
+                nn.Linear(4, 4), nn.ReLU(inplace=True), nn.Linear(4, 2)
+            )
+
+        def scenario(run: Run) -> None:
+            run.model[0].register_forward_hook(retain)
+            for _ in range(2):
+                kept.clear()
+                attempt(run, run.call(ones(value=-1.0)).sum().backward)
+                run.steps.append([t.grad for t in kept])
+
+        self.check_whole(scenario, backend, make=make)
 
     @parametrize("backend", BACKENDS)
     def test_of_an_input(self, backend: str) -> None:

@@ -15,7 +15,7 @@ from torch.autograd.graph import get_gradient_edge
 
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -30,7 +30,19 @@ def note_topology(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         outputs: outputs of the joint graph that have tangents, any shapes.
         inputs: inputs of the joint graph whose gradients are traced, any shapes.
     """
+    pending, _local.pending = getattr(_local, "pending", []), []
+    for action in pending:
+        action()
     _local.topology = _Topology(outputs, inputs)
+
+
+def before_backward(action: Callable[[], object]) -> None:
+    """Have something done when the forward of the joint graph is traced.
+
+    Args:
+        action: called once, before backward is traced.
+    """
+    _local.pending = [*getattr(_local, "pending", []), action]
 
 
 def forget_topology() -> None:

@@ -23,7 +23,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 from torch.nn.modules.module import _WrappedHook
 from torch.utils.hooks import BackwardHook
 
-from .autograd_topology import inputs_below, outputs_above
+from .autograd_topology import before_backward, inputs_below, outputs_above
 from .call_hooks import ModuleHooks, TensorHooks
 from .call_op import pack
 from .sites import GradientStatus, Site
@@ -287,13 +287,11 @@ class _TracedTensorHook:
         call: TensorHooks,
         node: Any,
         *,
-        retains_grad: bool,
         body: _Body | None,
     ) -> None:
         self._call = call
         self._node = node
         self._body = body
-        self.retains_grad = retains_grad
 
     def _site(self) -> str:
         roots, reach = outputs_above(self._node), inputs_below(self._node)
@@ -389,10 +387,13 @@ class _WatchTensor(HigherOrderOperator):
     ) -> Tensor:
         if isinstance(call, FakeScriptObject):
             body = None if graph is None else functools.partial(_run, graph, reads)
-            node = get_gradient_edge(tensor).node
-            hook = _TracedTensorHook(call, node, retains_grad=retains_grad, body=body)
-            tensor.register_hook(hook)
-            _retain_last(tensor)
+            register = functools.partial(_register, call, tensor, body)
+            if retains_grad:
+                # Autograd retains what other hooks have made, and what edits in place
+                # have made of the tensor.
+                before_backward(register)
+            else:
+                register()
         elif retains_grad:
             tensor.retain_grad()
         else:
@@ -404,13 +405,9 @@ def _call_in_turn(call: TensorHooks, grad: Tensor) -> Tensor | None:
     return call.call_in_turn(grad, grad)
 
 
-def _retain_last(tensor: Tensor) -> None:
-    # Whenever retain_grad is called, autograd retains what other hooks have made.
-    hooks: Any = tensor._backward_hooks
-    for handle_id, hook in tuple(hooks.items()):
-        if isinstance(hook, _TracedTensorHook) and hook.retains_grad:
-            # Not move_to_end, which autograd does not see.
-            hooks[handle_id] = hooks.pop(handle_id)
+def _register(call: TensorHooks, tensor: Tensor, body: _Body | None) -> None:
+    node = get_gradient_edge(tensor).node
+    tensor.register_hook(_TracedTensorHook(call, node, body=body))
 
 
 nn_module_backward_hook = _NNModuleBackwardHook()

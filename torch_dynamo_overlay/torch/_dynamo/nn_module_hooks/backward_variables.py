@@ -10,6 +10,7 @@ import warnings
 from typing import Any, TYPE_CHECKING
 
 import torch
+from torch._dynamo import config
 from torch._dynamo.source import AttrSource
 from torch._dynamo.utils import warn_once
 from torch._dynamo.variables.base import Method, VariableTracker
@@ -232,7 +233,10 @@ def register_tensor_hook(
         The handle that removes the hook.
     """
     call = tensor_hooks_input(tx)
-    bodies = traced(tx, [hook], None, [[tensor]])
+    # A handle that is kept may remove the hook before backward.
+    can_remove = tx.next_instruction.opname != "POP_TOP"
+    must_call = can_remove and config.nn_module_hook_policy == "auto"
+    bodies = None if must_call else traced(tx, [hook], None, [[tensor]])
     _watch_tensor(tensor, call, retains_grad=False, body=bodies[0] if bodies else None)
     return call_later(tx, call, "register_hook", hook)
 

@@ -13,6 +13,7 @@ from torch._dynamo.bytecode_transformation import create_instruction
 from torch._dynamo.codegen import PyCodegen
 from torch._dynamo.source import SyntheticLocalSource
 from torch._dynamo.variables.base import ValueMutationNew, VariableTracker
+from torch._dynamo.variables.functions import NestedUserFunctionVariable
 from torch._dynamo.variables.user_defined import RemovableHandleVariable
 from torch._guards import TracingContext
 
@@ -63,6 +64,24 @@ class RunTimeHookVariable(VariableTracker):
 
     def _traced(self, tx: InstructionTranslatorBase) -> VariableTracker:
         return VariableTracker.build(tx, self.value, self.source).realize()
+
+
+class _UnseenFunctionVariable(VariableTracker):
+    """A function of the frame that bytecode makes, but that tracing does not look into.
+
+    Bytecode for a function begins with a look at all it closes over, to see whether it
+    is a constant; what is looked at is guarded, such as the length of a list.
+    """
+
+    def __init__(self, function: NestedUserFunctionVariable) -> None:
+        super().__init__()
+        self.function = function
+
+    def python_type(self) -> type:
+        return self.function.python_type()
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        self.function.reconstruct(codegen)
 
 
 def module_hooks_input(
@@ -124,6 +143,8 @@ def call_later(
     Returns:
         What the method returns, if that is a handle.
     """
+    if isinstance(argument, NestedUserFunctionVariable):
+        argument = _UnseenFunctionVariable(argument)
     handle = RemovableHandleVariable(mutation_type=ValueMutationNew())
     registered: dict[int, Any] = tx.output.side_effects.tensor_hooks
     handle.idx = max(registered, default=-1) + 1

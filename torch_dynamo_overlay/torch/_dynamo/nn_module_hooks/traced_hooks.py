@@ -20,6 +20,7 @@ from torch._dynamo.exc import (
 )
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.functions import NestedUserFunctionVariable
 from torch._dynamo.variables.higher_order_ops import speculate_subgraph
 from torch._dynamo.variables.lists import BaseListVariable, TupleVariable
 
@@ -160,6 +161,9 @@ def traced(
 def _function(hook: VariableTracker) -> object:
     if isinstance(hook, RunTimeHookVariable):
         return hook.value
+    if isinstance(hook, NestedUserFunctionVariable) and hook.has_closure():
+        # Not looked into: what is looked into is guarded.
+        return None
     try:
         return hook.realize().get_function()  # type: ignore[attr-defined]
     except (AttributeError, NotImplementedError, Unsupported):
