@@ -8,6 +8,7 @@ Must not import Dynamo.
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import Any, TYPE_CHECKING
 
@@ -48,40 +49,53 @@ def before_backward(action: Callable[[], object]) -> None:
 def forget_topology() -> None:
     """Let go of the autograd graph once it is traced."""
     _local.topology = None
+    _local.pending = []
 
 
 def outputs_above(node: Any) -> list[int]:
     """Which of the noted outputs lead to an autograd node; empty when unknown."""
     topology = getattr(_local, "topology", None)
-    return [] if topology is None else _numbers(topology.above.get(node, 0))
+    return [] if topology is None else numbers(topology.above.get(node, 0))
 
 
 def inputs_below(node: Any) -> list[int]:
     """Which of the noted inputs an autograd node leads to; empty when unknown."""
     topology = getattr(_local, "topology", None)
-    return [] if topology is None else _numbers(topology.below.get(node, 0))
+    return [] if topology is None else numbers(topology.below.get(node, 0))
 
 
 class _Topology:
     """Sets of outputs and inputs, as the bits of integers, by autograd node."""
 
     def __init__(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        roots = [get_gradient_edge(output).node for output in outputs]
-        order = list(_parents_last(roots))
-        self.above: dict[Any, int] = dict.fromkeys(order, 0)
-        self.below: dict[Any, int] = dict.fromkeys(order, 0)
-        for i, root in enumerate(roots):
-            self.above[root] |= 1 << i
-        for i, tensor in enumerate(inputs):
-            node = get_gradient_edge(tensor).node
-            if node in self.below:
-                self.below[node] |= 1 << i
-        for node in order:
+        self._roots = [get_gradient_edge(output).node for output in outputs]
+        self._leaves = [get_gradient_edge(tensor).node for tensor in inputs]
+
+    # Graphs without hooks never ask.
+    @functools.cached_property
+    def _order(self) -> list[Any]:
+        return list(_parents_last(self._roots))
+
+    @functools.cached_property
+    def above(self) -> dict[Any, int]:
+        above: dict[Any, int] = dict.fromkeys(self._order, 0)
+        for i, root in enumerate(self._roots):
+            above[root] |= 1 << i
+        for node in reversed(self._order):
             for child in _children(node):
-                self.below[node] |= self.below[child]
-        for node in reversed(order):
+                above[child] |= above[node]
+        return above
+
+    @functools.cached_property
+    def below(self) -> dict[Any, int]:
+        below: dict[Any, int] = dict.fromkeys(self._order, 0)
+        for i, leaf in enumerate(self._leaves):
+            if leaf in below:
+                below[leaf] |= 1 << i
+        for node in self._order:
             for child in _children(node):
-                self.above[child] |= self.above[node]
+                below[node] |= below[child]
+        return below
 
 
 def _parents_last(roots: Sequence[Any]) -> Iterator[Any]:
@@ -101,5 +115,6 @@ def _children(node: Any) -> list[Any]:
     return [child for child, _ in node.next_functions if child is not None]
 
 
-def _numbers(bits: int) -> list[int]:
+def numbers(bits: int) -> list[int]:
+    """The set that the bits of an integer stand for, in order."""
     return [i for i in range(bits.bit_length()) if bits >> i & 1]

@@ -23,7 +23,7 @@ from torch._functorch._aot_autograd.descriptors import (
 from torch._higher_order_ops.effects import with_effects
 from torch.fx import Node
 
-from .autograd_topology import forget_topology
+from .autograd_topology import forget_topology, numbers
 from .gradient_flow import ALWAYS, hook_gradient, output_gradient
 from .sites import Site
 
@@ -72,7 +72,7 @@ def annotate_gradient_flow(gm: GraphModule, metadata: ViewAndMutationMeta) -> No
         site = dataclasses.replace(
             traced,
             number=number,
-            sources=[_numbers(sources[gradient]) for gradient in gradients],
+            sources=[numbers(sources[gradient]) for gradient in gradients],
             roots=_translated(traced.roots, above),
             output_roots=_translated(traced.output_roots, above),
             reach=_ranges(_translated(traced.reach, below)),
@@ -187,10 +187,10 @@ def _input_positions(gm: GraphModule) -> list[int]:
     return [positions[d.grad_of] for d in descs if isinstance(d, GradAOTOutput)]
 
 
-def _translated(numbers: list[int], positions: list[int] | None) -> list[int]:
-    if positions is None or (numbers and numbers[-1] >= len(positions)):
+def _translated(indices: list[int], positions: list[int] | None) -> list[int]:
+    if positions is None or (indices and indices[-1] >= len(positions)):
         return []
-    return [positions[number] for number in numbers]
+    return [positions[index] for index in indices]
 
 
 def _input_sources(
@@ -202,12 +202,8 @@ def _input_sources(
     found = []
     for node, desc in zip(outputs, descs, strict=True):
         if isinstance(node, Node) and isinstance(desc, GradAOTOutput):
-            found.append((positions[desc.grad_of], _numbers(sources[node])))
+            found.append((positions[desc.grad_of], numbers(sources[node])))
     return found
-
-
-def _numbers(bits: _Bits) -> list[int]:
-    return [i for i in range(bits.bit_length()) if bits >> i & 1]
 
 
 def _ranges(positions: list[int]) -> list[int]:
@@ -215,4 +211,4 @@ def _ranges(positions: list[int]) -> list[int]:
     bits = 0
     for position in positions:
         bits |= 1 << position
-    return _numbers(bits ^ bits << 1)
+    return numbers(bits ^ bits << 1)
