@@ -26,7 +26,7 @@ from torch.utils.hooks import BackwardHook
 from .autograd_topology import before_backward, inputs_below, outputs_above
 from .call_hooks import ModuleHooks, TensorHooks
 from .call_op import pack
-from .sites import GradientStatus, Site
+from .sites import given, GradientStatus, Site, spread
 
 
 if TYPE_CHECKING:
@@ -111,11 +111,11 @@ class TracedBackwardHook:
             )
             grads = torch.ops.nn_module_hooks.call_on_inputs(
                 self._call,
-                _given(grad_inputs, status),
-                _given(output_grads, output_status),
+                given(grad_inputs, status),
+                given(output_grads, output_status),
                 str(site),
             )
-            return _spread(grads, status)
+            return tuple(spread(grads, status))
 
         node.register_hook(hook)
         return tensors
@@ -158,9 +158,9 @@ class TracedBackwardHook:
                 reach=inputs_below(node),
             )
             grads = torch.ops.nn_module_hooks.call_on_outputs(
-                self._call, _given(grad_outputs, status), str(site)
+                self._call, given(grad_outputs, status), str(site)
             )
-            self._output_grads = _spread(grads, status)
+            self._output_grads = tuple(spread(grads, status))
             if n_inputs >= 0:
                 grads, self._output_grads = self._output_grads, None
                 return grads
@@ -213,21 +213,6 @@ def _status(
         ).value
         for grad, taken in zip(grads, takes, strict=True)
     ]
-
-
-def _given(grads: Sequence[Tensor | None], status: Sequence[int]) -> list[Tensor]:
-    return [
-        g
-        for g, s in zip(grads, status, strict=True)
-        if s == GradientStatus.GIVEN and g is not None
-    ]
-
-
-def _spread(
-    grads: Sequence[Tensor], status: Sequence[int]
-) -> tuple[Tensor | None, ...]:
-    given = iter(grads)
-    return tuple(next(given) if s == GradientStatus.GIVEN else None for s in status)
 
 
 class EagerBackwardHook(BackwardHook):
@@ -366,11 +351,11 @@ def _fire_on_node(
     )
     grads = torch.ops.nn_module_hooks.call_on_node(
         call,
-        _given(grad_inputs, status),
-        _given(grad_outputs, output_status),
+        given(grad_inputs, status),
+        given(grad_outputs, output_status),
         str(site),
     )
-    return _spread(grads, status)
+    return tuple(spread(grads, status))
 
 
 class _WatchTensor(HigherOrderOperator):

@@ -19,7 +19,7 @@ from torch.utils.hooks import BackwardHook
 
 from .call_hooks import fits, ModuleHooks, TensorHooks
 from .gradient_flow import GradientFlow
-from .sites import GradientStatus, Site
+from .sites import given, GradientStatus, Site, spread
 
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _checked(
     returns.__name__ = name
     used = [i for i, edge in enumerate(edges) if edge.requires_grad]
     outputs[used[0]].grad_fn.register_hook(returns)
-    given = iter(
+    converted = iter(
         torch.autograd.grad(
             [outputs[i] for i in used],
             [edges[i] for i in used],
@@ -126,14 +126,7 @@ def _checked(
             allow_unused=True,
         )
     )
-    return tuple(next(given) if edge.requires_grad else None for edge in edges)
-
-
-def _spread(grads: Sequence[Any], status: Sequence[int]) -> list[Any]:
-    if len(grads) == len(status):
-        return [*grads]
-    given = iter(grads)
-    return [next(given) if s == GradientStatus.GIVEN else None for s in status]
+    return tuple(next(converted) if edge.requires_grad else None for edge in edges)
 
 
 def pack(grads: Sequence[Any], index: Sequence[int], size: int) -> tuple[Any, ...]:
@@ -158,13 +151,9 @@ def _fire(
         for r, s in zip(results, status, strict=True)
     ):
         raise RuntimeError(_ABSENT)
-    settled = _checked(results, _spread(grads, status), "hook")
+    settled = _checked(results, spread(grads, status), "hook")
     del results
-    if len(grads) == len(status):
-        return [*settled]
-    return [
-        r for r, s in zip(settled, status, strict=True) if s == GradientStatus.GIVEN
-    ]
+    return given(settled, status)
 
 
 def _settle(
@@ -202,7 +191,7 @@ def _clones(
     grads: Sequence[Tensor], defined: Sequence[bool], status: Sequence[int]
 ) -> list[Any]:
     clones = [g.clone() if d else None for g, d in zip(grads, defined, strict=True)]
-    return _spread(clones, status)
+    return spread(clones, status)
 
 
 def call_on_outputs(
@@ -223,7 +212,7 @@ def call_on_outputs(
     """
     at = Site.parse(site)
     flow = GradientFlow.of_this_backward(at)
-    if not flow.starts_from(at.roots) or not flow.needs(at.reach):
+    if not flow.runs(at):
         return _silent(grads, flow, at)
     defined = _defined(flow, at, len(grads))
     run = functools.partial(_RunTimeBackwardHook(call).fire_on_outputs, at)
@@ -253,7 +242,7 @@ def call_on_inputs(
     at = Site.parse(site)
     flow = GradientFlow.of_this_backward(at)
     n = len(grads)
-    if not flow.starts_from(at.roots) or not flow.needs(at.reach):
+    if not flow.runs(at):
         return _silent(grads, flow, at)
     if not flow.starts_from(at.output_roots):
         return [grad.clone() for grad in grads]
@@ -294,7 +283,7 @@ def call_on_node(
     at = Site.parse(site)
     flow = GradientFlow.of_this_backward(at)
     n = len(grads)
-    if not flow.starts_from(at.roots) or not flow.needs(at.reach):
+    if not flow.runs(at):
         return _silent(grads, flow, at)
     defined = _defined(flow, at, n + len(output_grads))
     # Unlike those of hooks, autograd's own nodes compute what is asked for only.
@@ -305,11 +294,7 @@ def call_on_node(
     like = [None if value is None else value.detach() for value in values]
     results = _run_on_node(call, like, outputs, values)
     del values, like, outputs
-    settled = [
-        grad
-        for grad, s in zip(results, at.status, strict=True)
-        if s == GradientStatus.GIVEN
-    ]
+    settled = given(results, at.status)
     del results
     return _settle(settled, grads, flow, at.number)
 
@@ -348,7 +333,7 @@ def call_on_tensor(
     """
     at = Site.parse(site)
     flow = GradientFlow.of_this_backward(at)
-    if not flow.starts_from(at.roots) or not flow.needs(at.reach):
+    if not flow.runs(at):
         call.retain(None)
         return _silent(grads, flow, at)
     defined = _defined(flow, at, len(grads))

@@ -104,6 +104,10 @@ class GradientFlow:
             setattr(node, _FLOW, cls(node, site.inputs))
         return getattr(node, _FLOW)
 
+    def runs(self, site: Site) -> bool:
+        """Whether autograd would run the node that fires at ``site``."""
+        return self.starts_from(site.roots) and self.needs(site.reach)
+
     def starts_from(self, roots: Sequence[int]) -> bool:
         """Whether backward was run from one of these outputs of the graph.
 

@@ -11,6 +11,11 @@ import dataclasses
 import enum
 import functools
 import json
+from typing import Any, TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class GradientStatus(enum.IntEnum):
@@ -19,6 +24,21 @@ class GradientStatus(enum.IntEnum):
     GIVEN = 0
     DROPPED = 1  # None in eager: the tensor takes no gradient
     ABSENT = 2  # None in eager: the tensor takes a gradient, but none arrives
+
+
+def given(grads: Sequence[Any], status: Sequence[int]) -> list[Any]:
+    """Of a gradient, or None, for each tensor: those that are given."""
+    if GradientStatus.DROPPED not in status and GradientStatus.ABSENT not in status:
+        return [*grads]
+    return [g for g, s in zip(grads, status, strict=True) if s == GradientStatus.GIVEN]
+
+
+def spread(grads: Sequence[Any], status: Sequence[int]) -> list[Any]:
+    """The inverse of :func:`given`, with None for the others."""
+    if len(grads) == len(status):
+        return [*grads]
+    rest = iter(grads)
+    return [next(rest) if s == GradientStatus.GIVEN else None for s in status]
 
 
 @dataclasses.dataclass(frozen=True)
