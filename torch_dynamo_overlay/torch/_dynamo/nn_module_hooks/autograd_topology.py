@@ -13,6 +13,7 @@ import threading
 from typing import Any, TYPE_CHECKING
 
 from torch.autograd.graph import get_gradient_edge
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 
 if TYPE_CHECKING:
@@ -32,8 +33,10 @@ def note_topology(outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         inputs: inputs of the joint graph whose gradients are traced, any shapes.
     """
     pending, _local.pending = getattr(_local, "pending", []), []
-    for action in pending:
-        action()
+    trace = get_proxy_mode()
+    for traced_by, action in pending:
+        if traced_by is trace:
+            action()
     _local.topology = _Topology(outputs, inputs)
 
 
@@ -41,9 +44,11 @@ def before_backward(action: Callable[[], object]) -> None:
     """Have something done when the forward of the joint graph is traced.
 
     Args:
-        action: called once, before backward is traced.
+        action: called once, before backward is traced, if it is: forward alone is run
+            first to see what it does.
     """
-    _local.pending = [*getattr(_local, "pending", []), action]
+    pending = getattr(_local, "pending", [])
+    _local.pending = [*pending, (get_proxy_mode(), action)]
 
 
 def forget_topology() -> None:
