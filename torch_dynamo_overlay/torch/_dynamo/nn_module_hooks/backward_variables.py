@@ -10,7 +10,6 @@ import warnings
 from typing import Any, TYPE_CHECKING
 
 import torch
-from torch._dynamo import config
 from torch._dynamo.source import AttrSource
 from torch._dynamo.utils import warn_once
 from torch._dynamo.variables.base import Method, VariableTracker
@@ -31,7 +30,8 @@ from .graph_inputs import (
     module_hooks_input,
     tensor_hooks_input,
 )
-from .traced_hooks import traced, TracedHook
+from .policy import policy_of
+from .traced_hooks import hook_value, traced, TracedHook
 
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def register_tensor_hook(
     call = tensor_hooks_input(tx)
     # A handle that is kept may remove the hook before backward.
     can_remove = tx.next_instruction.opname != "POP_TOP"
-    must_call = can_remove and config.nn_module_hook_policy == "auto"
+    must_call = can_remove and policy_of(hook_value(hook)) == "auto"
     bodies = None if must_call else traced(tx, [hook], None, [[tensor]])
     _watch_tensor(tensor, call, retains_grad=False, body=bodies[0] if bodies else None)
     return call_later(tx, call, "register_hook", hook)

@@ -11,7 +11,7 @@ import logging
 from typing import Any, TYPE_CHECKING
 
 import torch
-from torch._dynamo import config, graph_break_hints
+from torch._dynamo import graph_break_hints
 from torch._dynamo.exc import (
     ObservedException,
     unimplemented,
@@ -27,6 +27,7 @@ from torch._dynamo.variables.lists import BaseListVariable, TupleVariable
 from .backward_hooks import trace_hook
 from .closed_functions import is_closed
 from .graph_inputs import RunTimeHookVariable
+from .policy import policy_of
 
 
 if TYPE_CHECKING:
@@ -133,21 +134,21 @@ def traced(
         torch._dynamo.exc.Unsupported: when the configuration wants them traced, and
             they cannot be.
     """
-    policy = config.nn_module_hook_policy
-    if policy == "call" or not hooks:
+    policies = [policy_of(hook_value(hook)) for hook in hooks]
+    if "call" in policies or not hooks:
         return None
     flat = [tensor for group in grads for tensor in group]
     nodes = {tensor.as_proxy().node for tensor in flat}
-    if len(nodes) < len(flat) and policy == "auto":
+    if len(nodes) < len(flat) and "auto" in policies:
         return None
     bodies = []
-    for hook in hooks:
+    for hook, policy in zip(hooks, policies, strict=True):
         name = _name(hook)
-        if policy == "auto" and not is_closed(_function(hook)):
+        if policy == "auto" and not is_closed(hook_value(hook)):
             log.info("%s: called at run time: it may read what changes", name)
             return None
         try:
-            bodies.append(_trace(tx, hook, module, grads))
+            bodies.append(_trace(tx, hook, module, grads, is_auto=policy == "auto"))
         except (Unsupported, ObservedException) as error:
             if policy == "trace":
                 raise
@@ -158,7 +159,8 @@ def traced(
     return bodies
 
 
-def _function(hook: VariableTracker) -> object:
+def hook_value(hook: VariableTracker) -> object:
+    """The hook that a variable stands for, None where that is not looked into."""
     if isinstance(hook, RunTimeHookVariable):
         return hook.value
     if isinstance(hook, NestedUserFunctionVariable) and hook.has_closure():
@@ -171,7 +173,7 @@ def _function(hook: VariableTracker) -> object:
 
 
 def _name(hook: VariableTracker) -> str:
-    code = getattr(_function(hook), "__code__", None)
+    code = getattr(hook_value(hook), "__code__", None)
     name = hook.source.name if hook.source else "hook made in compiled code"
     return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
 
@@ -181,8 +183,9 @@ def _trace(
     hook: VariableTracker,
     module: VariableTracker | None,
     grads: Sequence[Sequence[VariableTracker]],
+    *,
+    is_auto: bool,
 ) -> TracedHook:
-    is_auto = config.nn_module_hook_policy == "auto"
     if module is not None and is_auto:
         module = _OnlyTypeVariable(module)
     body = _HookBodyVariable(hook, module, [len(group) for group in grads])
