@@ -8,17 +8,21 @@ the operators that call them, so one graph serves all hooks. Used by
 from __future__ import annotations
 
 import functools
+import itertools
+import json
 import sys
 from typing import Any, TYPE_CHECKING
 
 import torch
 from torch._library.effects import EffectType
 from torch._library.opaque_object import get_opaque_type_name
+from torch.fx.node import has_side_effect
 from torch.nn.modules._functions import BackwardHookFunction
 from torch.utils.hooks import BackwardHook
 
 from .call_hooks import fits, ModuleHooks, TensorHooks
 from .gradient_flow import GradientFlow
+from .run_hooks import call_hook
 from .sites import given, GradientStatus, Site, spread
 
 
@@ -347,13 +351,52 @@ def call_on_tensor(
     return _settle(settled, grads, flow, at.number)
 
 
+def call_in_forward(
+    call: ModuleHooks, tensors: Sequence[Tensor], after: Sequence[Tensor], layout: str
+) -> None:
+    """Call a forward hook or pre-hook that returns nothing.
+
+    Args:
+        call: the hook.
+        tensors: what the hook is given, flat, any shapes.
+        after: what has to be computed before.
+        layout: whether autograd recorded in eager, and how ``tensors`` make up the
+            arguments: -1 for one, a number for a tuple, null for what does not matter.
+
+    Raises:
+        RuntimeError: when the hook returns something, or edits a tensor.
+    """
+    grad_mode, *sizes = json.loads(layout)
+    # The graph may write over its own when the hook has kept them.
+    rest = iter([tensor.clone() for tensor in tensors])
+    args = [
+        None
+        if size is None
+        else next(rest)
+        if size < 0
+        else tuple(itertools.islice(rest, size))
+        for size in sizes
+    ]
+    (hook,) = call.hooks
+    call_hook(hook, grad_mode, call.module, *args)  # type: ignore[arg-type]
+
+
+def _fake_in_forward(*args: Any) -> None:
+    pass
+
+
 _MODULE = f"{get_opaque_type_name(ModuleHooks)} call, Tensor[] grads"
 _SCHEMAS = {
-    call_on_outputs: f"({_MODULE}, str site)",
-    call_on_inputs: f"({_MODULE}, Tensor[] output_grads, str site)",
-    call_on_node: f"({_MODULE}, Tensor[] output_grads, str site)",
+    call_on_outputs: f"({_MODULE}, str site) -> Tensor[]",
+    call_on_inputs: f"({_MODULE}, Tensor[] output_grads, str site) -> Tensor[]",
+    call_on_node: f"({_MODULE}, Tensor[] output_grads, str site) -> Tensor[]",
     call_on_tensor: (
         f"({get_opaque_type_name(TensorHooks)} call, Tensor[] grads, str site)"
+        " -> Tensor[]"
+    ),
+    call_in_forward: (
+        f"({get_opaque_type_name(ModuleHooks)} call, Tensor[] tensors, Tensor[] after,"
+        " str layout) -> ()"
     ),
 }
 _LIBRARY = torch.library.Library("nn_module_hooks", "DEF")
@@ -367,14 +410,16 @@ def _define() -> None:
     for function, schema in _SCHEMAS.items():
         name = function.__name__
         _LIBRARY.define(
-            f"{name}{schema} -> Tensor[]",
+            f"{name}{schema}",
             tags=(torch.Tag.pt2_compliant_tag, torch.Tag.cudagraph_unsafe),
         )
         _LIBRARY.impl(name, function, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"nn_module_hooks::{name}", _fake, lib=_LIBRARY)
+        fake = _fake_in_forward if function is call_in_forward else _fake
+        torch.library.register_fake(f"nn_module_hooks::{name}", fake, lib=_LIBRARY)
         torch.library._register_effectful_op(
             f"nn_module_hooks::{name}", EffectType.ORDERED
         )
 
 
 _define()
+has_side_effect(torch.ops.nn_module_hooks.call_in_forward.default)

@@ -8,7 +8,7 @@ the methods of ``GuardBuilder`` are. Must not import ``variables``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo import config
@@ -164,9 +164,7 @@ def NN_MODULE_HOOKS(
     builder: GuardBuilder, guard: Guard, *, kind: HookKind, expected: HookState
 ) -> None:
     """Create the guard on order and marks of the hooks of the module at a source."""
-    path = eval(
-        f"lambda L: {guard.name}", {**_get_closure_vars(), "G": builder.scope["G"]}
-    )
+    path = _path(builder, guard.name)
 
     def check(frame_locals: Mapping[str, Any]) -> bool:
         try:
@@ -175,6 +173,46 @@ def NN_MODULE_HOOKS(
             return False
 
     what = f"order and marks of {guard.name}.{kind.hooks} == {expected}"
+    _add_root_guard(builder, guard, check, what)
+
+
+def install_call_guard(
+    source: Source,
+    others: Sequence[str],
+    accepts: Callable[[Any, Sequence[Any]], bool],
+) -> None:
+    """Guard on whether a hook may be called at run time.
+
+    Args:
+        source: where the compiled frame finds the hook.
+        others: paths of the objects that the frame itself uses.
+        accepts: says whether a hook leaves these objects alone.
+    """
+    create_fn = functools.partial(
+        NN_MODULE_HOOK_CALL, others=tuple(others), accepts=accepts
+    )
+    install_guard(source.make_guard(create_fn))
+
+
+def NN_MODULE_HOOK_CALL(
+    builder: GuardBuilder,
+    guard: Guard,
+    *,
+    others: Sequence[str],
+    accepts: Callable[[Any, Sequence[Any]], bool],
+) -> None:
+    """Create the guard on whether the hook at a source may be called at run time."""
+    hook_path = _path(builder, guard.name)
+    other_paths = [_path(builder, other) for other in others]
+
+    def check(frame_locals: Mapping[str, Any]) -> bool:
+        try:
+            hook = hook_path(frame_locals)
+            return accepts(hook, [path(frame_locals) for path in other_paths])
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return False
+
+    what = f"{guard.name} leaves alone what the frame uses"
     _add_root_guard(builder, guard, check, what)
 
 
@@ -188,6 +226,10 @@ def GLOBAL_NN_MODULE_HOOKS(
 
     what = f"order and marks of _global{kind.hooks} == {expected}"
     _add_root_guard(builder, guard, check, what)
+
+
+def _path(builder: GuardBuilder, name: str) -> Callable[[Mapping[str, Any]], Any]:
+    return eval(f"lambda L: {name}", {**_get_closure_vars(), "G": builder.scope["G"]})
 
 
 def _add_root_guard(

@@ -53,7 +53,7 @@ def annotate_gradient_flow(gm: GraphModule, metadata: ViewAndMutationMeta) -> No
     sites: dict[Node, int] = {}
     number = 0
     for node in gm.graph.nodes:
-        if calls_hooks(node):
+        if calls_hooks(node) and "grads" in _arguments(node):
             sites[node] = number
             number += len(_gradients(node, "grads"))
     if not sites:
@@ -96,14 +96,18 @@ def calls_hooks(node: Node) -> bool:
     )
 
 
-def _gradients(site: Node, *names: str) -> list[Node]:
+def _arguments(site: Node) -> dict[str, Any]:
     op: Any = site.args[1]
-    arguments = op._schema.arguments
-    values: Sequence[Any] = site.args[2:]
+    names = [argument.name for argument in op._schema.arguments]
+    return dict(zip(names, site.args[2:], strict=True))
+
+
+def _gradients(site: Node, *names: str) -> list[Node]:
+    arguments = _arguments(site)
     return [
         gradient
-        for argument, value in zip(arguments, values, strict=True)
-        if argument.name in names
+        for name, value in arguments.items()
+        if name in names
         for gradient in value
     ]
 

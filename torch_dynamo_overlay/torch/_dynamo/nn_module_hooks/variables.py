@@ -16,10 +16,10 @@ from torch._dynamo.source import AttrSource, ConstDictKeySource, DictGetItemSour
 from torch._dynamo.utils import enumerate_items_with_dict_position
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.dicts import NNModuleHooksDictVariable
-from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch.nn import Module
 from torch.nn.modules import module as nn_module
 
+from .forward_variables import ForwardHookVariable
 from .graph_inputs import RunTimeHookVariable
 from .guards import install_global_guard, install_hook_dict_guards, install_module_guard
 from .state import (
@@ -129,7 +129,7 @@ def _item(
     value_source = DictGetItemSource(source, ConstDictKeySource(source, position))
     if name in BACKWARD_HOOK_DICTS:
         return key, RunTimeHookVariable(value, source=value_source)
-    return key, LazyVariableTracker.create(value, value_source, tx=tx)
+    return key, ForwardHookVariable(value, source=value_source)
 
 
 def _break_graph_at(hooks: object, source: Source) -> NoReturn:

@@ -1,0 +1,300 @@
+"""How Dynamo traces forward hooks and pre-hooks.
+
+Where nothing can tell the difference, they are not traced but called at run time, so
+that nothing guards on their state: by the bytecode after the graph, with live tensors,
+or by the graph itself, when they ask for the time. Used by ``variables``. Must not
+import ``guards`` or ``call_impl``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import types
+from typing import Any, TYPE_CHECKING
+
+import torch
+from torch._dynamo.decorators import disable
+from torch._dynamo.exc import Unsupported
+from torch._dynamo.guards import GuardBuilder, install_guard
+from torch._dynamo.source import AttrSource
+from torch._dynamo.utils import warn_once
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.constant import ConstantVariable
+from torch._dynamo.variables.ctx_manager import GradModeVariable
+from torch._dynamo.variables.dicts import ConstDictVariable
+from torch._dynamo.variables.lists import BaseListVariable, ListVariable, TupleVariable
+from torch._dynamo.variables.tensor import SymNodeVariable
+
+from . import run_hooks
+from .forward_calls import (
+    ForwardCall,
+    graph_inputs,
+    must_call_in_graph,
+    must_trace,
+    note_call,
+)
+from .graph_inputs import module_hooks_input, RunTimeHookVariable
+from .hook_code import effects_of, HookEffects
+from .hook_values import Unclear
+from .policy import policy_of
+
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torch._dynamo.codegen import PyCodegen
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._guards import Source
+
+
+log = logging.getLogger(__name__)
+
+call_hook = disable(run_hooks.call_hook, reason="hooks are not compiled by themselves")
+
+
+class ForwardHookVariable(RunTimeHookVariable):
+    """A forward hook or pre-hook, called at run time or traced.
+
+    Args:
+        value: the hook.
+        source: where bytecode finds it.
+    """
+
+    def call_function(
+        self,
+        tx: InstructionTranslatorBase,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+    ) -> VariableTracker:
+        assert self.source is not None
+        try:
+            self._call_at_run_time(tx, args, self.source)
+        except Unclear as reason:
+            log.info("%s: traced into the graph: %s", self.source.name, reason)
+            return self._trace(tx, args, kwargs, str(reason))
+        _guard_on_code(self.value, self.source)
+        return ConstantVariable.create(None)
+
+    def _trace(
+        self,
+        tx: InstructionTranslatorBase,
+        args: list[VariableTracker],
+        kwargs: dict[str, VariableTracker],
+        reason: str,
+    ) -> VariableTracker:
+        try:
+            return super().call_function(tx, args, kwargs)
+        except Unsupported as error:
+            name = getattr(self.value, "__qualname__", type(self.value).__name__)
+            warn_once(
+                f"The hook {name} breaks the graph. It cannot be traced "
+                f"({str(error).splitlines()[0]}), nor called at run time: {reason}. "
+                "See docs/nn_module_hooks.md of torch-hooks, 'Hooks that record'."
+            )
+            raise
+
+    def _call_at_run_time(
+        self,
+        tx: InstructionTranslatorBase,
+        args: Sequence[VariableTracker],
+        source: Source,
+    ) -> None:
+        policy = policy_of(self.value)
+        if policy == "trace":
+            raise Unclear("its policy says so")
+        if must_trace(tx, self.value):
+            raise Unclear("the frame could tell")
+        module = args[0].realize()
+        if module.source is None:
+            raise Unclear("its module is made in the frame")
+        _check_frames(tx)
+        effects = self._effects(module, len(args), trusts=policy == "call")
+        tensors: list[torch.Tensor] = []
+        handed = [
+            _handed(tx, arg, tensors, is_live=i in effects.live)
+            if i in effects.given
+            else ConstantVariable.create(None)
+            for i, arg in enumerate(args[1:], 1)
+        ]
+        in_graph = effects.reads_clock or must_call_in_graph(tx, self.value)
+        if in_graph:
+            if effects.live and any(tensor.requires_grad for tensor in tensors):
+                raise Unclear("it reads the clock and keeps tensors that require grad")
+            self._call_in_graph(tx, module, args, handed)
+        else:
+            grad_mode = ConstantVariable.create(torch.is_grad_enabled())
+            tx.output.root_tx.debug_locals.append(
+                (_CallHookVariable(), [self, grad_mode, module, *handed])
+            )
+        when = "in the graph" if in_graph else "after the graph"
+        log.info("%s: called %s", source.name, when)
+        inputs = graph_inputs(tx)
+        seen = [*tensors] if effects.computes else []
+        seen += [inputs[id(obj)] for obj in effects.touched if id(obj) in inputs]
+        note_call(
+            tx,
+            ForwardCall(
+                self.value,
+                source,
+                getattr(module, "value", None),
+                len(args),
+                effects,
+                in_graph,
+                seen,
+            ),
+        )
+
+    def _effects(self, module: VariableTracker, n: int, *, trusts: bool) -> HookEffects:
+        try:
+            return effects_of(self.value, getattr(module, "value", None), n)
+        except Unclear:
+            if not trusts:
+                raise
+            given = {*range(1, n)}
+            return HookEffects(given=given, live=given, computes=True)
+
+    def _call_in_graph(
+        self,
+        tx: InstructionTranslatorBase,
+        module: VariableTracker,
+        args: Sequence[VariableTracker],
+        handed: Sequence[VariableTracker],
+    ) -> None:
+        layout: list[int | None] = []
+        tensors: list[VariableTracker] = []
+        for arg in handed:
+            if isinstance(arg, ConstantVariable) and arg.value is None:
+                layout.append(None)
+            elif arg.is_tensor():
+                layout.append(-1)
+                tensors.append(arg)
+            elif type(arg) is TupleVariable and all(i.is_tensor() for i in arg.items):
+                layout.append(len(arg.items))
+                tensors += arg.items
+            else:
+                raise Unclear("it reads the clock and is given more than tensors")
+        # Only what a call depends on keeps it in its place.
+        after = [vt for arg in args[1:] for vt in _tensors_in(arg.realize())]
+        call = module_hooks_input(tx, module, [self], [])
+        tx.output.create_proxy(
+            "call_function",
+            torch.ops.nn_module_hooks.call_in_forward.default,
+            (
+                call.as_proxy(),
+                [vt.as_proxy() for vt in tensors],
+                [vt.as_proxy() for vt in after],
+                json.dumps([torch.is_grad_enabled(), *layout]),
+            ),
+            {},
+        )
+
+
+class _CallHookVariable(VariableTracker):
+    """The function that bytecode calls hooks with."""
+
+    def python_type(self) -> type:
+        return types.FunctionType
+
+    def reconstruct(self, codegen: PyCodegen) -> None:
+        codegen.load_import_from(__name__, "call_hook")
+
+
+def _tensors_in(value: VariableTracker) -> list[VariableTracker]:
+    if value.is_tensor():
+        return [value]
+    items: Iterable[VariableTracker] = ()
+    if isinstance(value, BaseListVariable):
+        items = value.items
+    elif isinstance(value, ConstDictVariable):
+        items = value.items.values()
+    return [vt for item in items for vt in _tensors_in(item.realize())]
+
+
+def _handed(
+    tx: InstructionTranslatorBase,
+    value: VariableTracker,
+    seen: list[torch.Tensor],
+    *,
+    is_live: bool,
+) -> VariableTracker:
+    """``value`` as the hook is given it; ``seen`` takes in the tensors."""
+    value = value.realize()
+    if value.is_tensor():
+        example = value.as_proxy().node.meta["example_value"]
+        seen.append(example)
+        if is_live or not example.requires_grad:
+            return value
+        return value.call_method(tx, "detach", [], {})
+    if isinstance(value, (ConstantVariable, SymNodeVariable)):
+        return value
+    hand = functools.partial(_handed, tx, seen=seen, is_live=is_live)
+    if type(value) is TupleVariable:
+        return TupleVariable([hand(item) for item in value.items])
+    is_new = value.source is None
+    if not is_new and tx.output.side_effects.is_modified(value):
+        raise Unclear("the frame changes what it is given")
+    if type(value) is ListVariable:
+        items = [hand(item) for item in value.items]
+        return ListVariable(items) if is_new or not is_live else value
+    if type(value) is ConstDictVariable:
+        pairs = {key: hand(item) for key, item in value.items.items()}
+        copy = ConstDictVariable(pairs)
+        return copy if is_new or not is_live else value
+    if isinstance(value, BaseListVariable):
+        for item in value.items:
+            hand(item)
+    elif is_new:
+        raise Unclear(f"it is given a {value.python_type().__name__}")
+    return value
+
+
+def _check_frames(tx: InstructionTranslatorBase) -> None:
+    """Refuse where calls have to take place at their own time."""
+    if tx.export:
+        raise Unclear("it is exported")
+    if tx.output.current_tracer.parent is not None:
+        raise Unclear("it is called in a region with a graph of its own")
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        raise Unclear("it is called inside of a function transform")
+    frame: InstructionTranslatorBase | None = tx
+    while frame is not None:
+        for block in frame.block_stack:
+            if not isinstance(block.with_context, GradModeVariable):
+                raise Unclear("it is called inside of a context manager")
+        instruction = frame.current_instruction
+        if instruction.exn_tab_entry and not _is_with(instruction.exn_tab_entry):
+            raise Unclear("its errors may be caught")
+        frame = frame.parent
+
+
+def _is_with(entry: Any) -> bool:
+    """Whether an entry of an exception table belongs to a with statement."""
+    target = entry.target
+    for _ in range(3):
+        if target is not None and target.opname == "WITH_EXCEPT_START":
+            return True
+        target = _following(target)
+    return False
+
+
+def _following(instruction: Any) -> Any:
+    return getattr(instruction, "next", None)
+
+
+def _guard_on_code(hook: Any, source: Source) -> None:
+    """Guard on what the hook's code is: all that its call depends on."""
+    if isinstance(hook, types.FunctionType):
+        install_guard(source.make_guard(GuardBuilder.CLOSURE_MATCH))
+    elif isinstance(hook, types.MethodType):
+        _guard_on_code(hook.__func__, AttrSource(source, "__func__"))
+        owner = AttrSource(source, "__self__")
+        install_guard(owner.make_guard(GuardBuilder.TYPE_MATCH))
+    elif isinstance(hook, functools.partial):
+        install_guard(source.make_guard(GuardBuilder.TYPE_MATCH))
+        _guard_on_code(hook.func, AttrSource(source, "func"))
+    elif isinstance(hook, types.BuiltinFunctionType):
+        install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+    else:
+        install_guard(source.make_guard(GuardBuilder.TYPE_MATCH))
