@@ -42,7 +42,7 @@ lint: venv
 	$(RUN) -m ruff format --check
 	$(RUN) -m mypy --strict tools setup.py test/tools test/pristine/test_guard_lists.py
 	$(RUN) -m mypy torch_dynamo_overlay/torch/_dynamo/nn_module_hooks
-	MYPYPATH=test/dynamo $(RUN) -m mypy $(wildcard test/dynamo examples benchmarks)
+	MYPYPATH=test/dynamo:benchmarks $(RUN) -m mypy $(wildcard test/dynamo examples benchmarks)
 
 check: venv
 	$(RUN) -m tools check
