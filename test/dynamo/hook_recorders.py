@@ -234,11 +234,11 @@ def data_class(log: list[Any]) -> Callable[..., Any]:
 
 @recorder
 def running_mean_tensor(log: list[Any]) -> Callable[..., Any]:
-    mean = torch.zeros(4)
+    mean = torch.zeros(())
     log.append(mean)
 
     def hook(module: Any, args: Any, out: Any) -> None:
-        mean.mul_(0.9).add_(out.detach().mean(0), alpha=0.1)
+        mean.mul_(0.9).add_(out.detach().mean(), alpha=0.1)
 
     return hook
 
@@ -249,7 +249,7 @@ def running_mean_rebound(log: list[Any]) -> Callable[..., Any]:
 
     def hook(module: Any, args: Any, out: Any) -> None:
         nonlocal mean
-        mean = mean * 0.9 + out.detach().mean(0) * 0.1
+        mean = mean * 0.9 + out.detach().mean() * 0.1
         log.append(mean)
 
     return hook

@@ -224,7 +224,7 @@ def scenario_of(seed: int) -> tuple[Callable[[Run], None], dict[str, Any], str]:
     options = {
         "make": lambda: Model(random.Random(f"model {seed} {structure}")),
         # Inductor takes ten times as long, and differs only in how it runs a graph.
-        "backend": "inductor" if seed % 20 == 0 else ("eager", "aot_eager")[seed % 2],
+        "backend": "inductor" if seed % 50 == 0 else ("eager", "aot_eager")[seed % 2],
         "wrap": ("call", "inplace")[seed // 2 % 2],
     }
     return scenario, options, POLICIES[seed % len(POLICIES)]
