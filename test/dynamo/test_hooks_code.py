@@ -345,6 +345,21 @@ class HookCodeTests(TestCase):
         self.assertTrue(effects.edits_tensors)
         self.assertTrue(any(obj is module.weight for obj in effects.touched))
 
+    @parametrize(
+        "case",
+        (
+            (keeps_live, True),
+            (keeps_detached, True),
+            (keeps_detached_later, True),
+            (keeps_numbers, False),
+            (keeps_what_is_computed, False),
+            (takes_all, True),
+        ),
+    )
+    def test_whether_it_keeps_memory(self, case: Any) -> None:
+        hook, shares = case
+        self.assertEqual(self.effects(hook).shares, shares)
+
     def test_attributes_of_a_module(self) -> None:
         def hook(module: Any, args: Any, out: Any) -> None:
             module.calls = module.calls + 1

@@ -390,7 +390,8 @@ class FrameTests(RecordingTestCase):
             def recorder(store: list[Any]) -> Any:
                 return lambda module, args, out: store.append(1.0)
 
-            for store in ([], [], [], run.model.cache, run.model.cache):
+            stores: list[list[Any]] = [[], [], [], run.model.cache, run.model.cache]
+            for store in stores:
                 handle = run.model.lin.register_forward_hook(recorder(store))
                 run.step()
                 run.log.append(len(store))
@@ -491,6 +492,18 @@ class FrameTests(RecordingTestCase):
     def test_edited_in_place_afterwards(self, name: str) -> None:
         def scenario(run: Run) -> None:
             run.model.lin.register_forward_hook(ALL[name](run.log))
+            for _ in range(4):
+                run.step()
+
+        options: dict[str, Any] = {"make": InPlace, "backend": "aot_eager"}
+        self.compare(scenario, graphs=1, fullgraph=True, **options)
+
+    def test_edited_in_place_between_two_looks(self) -> None:
+        def scenario(run: Run) -> None:
+            def hook(module: Any, args: Any, out: Any) -> None:
+                run.log.append((brief(out), out.detach()))
+
+            run.model.lin.register_forward_hook(hook)
             for _ in range(4):
                 run.step()
 
@@ -768,7 +781,7 @@ class ClockTests(HookTestCase):
         def stamp(module: Any, args: Any, out: Any) -> None:
             kept.append((time.time(), out.detach(), args[0].detach()))
 
-        model = Net()
+        model: Any = Net()
         for block in model.blocks:
             block.lin.register_forward_hook(stamp)
         compiled = torch.compile(model, backend=backend, fullgraph=True)

@@ -81,6 +81,7 @@ class _Decisions:
     def __init__(self) -> None:
         self.traced: list[object] = []
         self.in_graph: list[object] = []
+        self.copied: list[object] = []
 
 
 def _decisions(tx: InstructionTranslatorBase) -> _Decisions:
@@ -98,6 +99,11 @@ def must_trace(tx: InstructionTranslatorBase, hook: object) -> bool:
 def must_call_in_graph(tx: InstructionTranslatorBase, hook: object) -> bool:
     """Whether ``hook`` shares state with another that is called in the graph."""
     return any(hook is called for called in _decisions(tx).in_graph)
+
+
+def must_copy(tx: InstructionTranslatorBase, hook: object) -> bool:
+    """Whether what ``hook`` is given is edited later, so that it gets copies."""
+    return any(hook is copied for copied in _decisions(tx).copied)
 
 
 def note_call(tx: InstructionTranslatorBase, call: ForwardCall) -> None:
@@ -152,7 +158,11 @@ def _restart_if_wrong(
     reasons = []
     in_graph = [call.effects for call in calls if call.in_graph]
     for call in calls:
-        if reason := frame.conflict(call):
+        if call.sees_edits() and not (call.effects.shares or must_copy(tx, call.hook)):
+            log.info("%s: given copies: what it reads is edited later", call.name)
+            decisions.copied.append(call.hook)
+            reasons.append("what a hook is given is edited later")
+        elif reason := frame.conflict(call):
             log.info("%s: traced into the graph after all: %s", call.name, reason)
             decisions.traced.append(call.hook)
             reasons.append(reason)

@@ -32,6 +32,7 @@ from .forward_calls import (
     ForwardCall,
     graph_inputs,
     must_call_in_graph,
+    must_copy,
     must_trace,
     note_call,
 )
@@ -112,8 +113,9 @@ class ForwardHookVariable(RunTimeHookVariable):
         _check_frames(tx)
         effects = self._effects(module, len(args), trusts=policy == "call")
         tensors: list[torch.Tensor] = []
+        copies = must_copy(tx, self.value)
         handed = [
-            _handed(tx, arg, tensors, is_live=i in effects.live)
+            _handed(tx, arg, tensors, is_live=i in effects.live, copies=copies)
             if i in effects.given
             else ConstantVariable.create(None)
             for i, arg in enumerate(args[1:], 1)
@@ -131,7 +133,10 @@ class ForwardHookVariable(RunTimeHookVariable):
         when = "in the graph" if in_graph else "after the graph"
         log.info("%s: called %s", source.name, when)
         inputs = graph_inputs(tx)
-        seen = [*tensors] if effects.computes else []
+        if not effects.computes or copies or (in_graph and not effects.shares):
+            # It does not matter, or is not seen, what becomes of these later.
+            tensors.clear()
+        seen = [*tensors]
         seen += [inputs[id(obj)] for obj in effects.touched if id(obj) in inputs]
         note_call(
             tx,
@@ -153,7 +158,7 @@ class ForwardHookVariable(RunTimeHookVariable):
             if not trusts:
                 raise
             given = {*range(1, n)}
-            return HookEffects(given=given, live=given, computes=True)
+            return HookEffects(given=given, live=given, computes=True, shares=True)
 
     def _call_in_graph(
         self,
@@ -218,18 +223,19 @@ def _handed(
     seen: list[torch.Tensor],
     *,
     is_live: bool,
+    copies: bool,
 ) -> VariableTracker:
     """``value`` as the hook is given it; ``seen`` takes in the tensors."""
     value = value.realize()
     if value.is_tensor():
         example = value.as_proxy().node.meta["example_value"]
         seen.append(example)
-        if is_live or not example.requires_grad:
-            return value
-        return value.call_method(tx, "detach", [], {})
+        if not is_live and example.requires_grad:
+            value = value.call_method(tx, "detach", [], {})
+        return value.call_method(tx, "clone", [], {}) if copies else value
     if isinstance(value, (ConstantVariable, SymNodeVariable)):
         return value
-    hand = functools.partial(_handed, tx, seen=seen, is_live=is_live)
+    hand = functools.partial(_handed, tx, seen=seen, is_live=is_live, copies=copies)
     if type(value) is TupleVariable:
         return TupleVariable([hand(item) for item in value.items])
     is_new = value.source is None
@@ -237,15 +243,15 @@ def _handed(
         raise Unclear("the frame changes what it is given")
     if type(value) is ListVariable:
         items = [hand(item) for item in value.items]
-        return ListVariable(items) if is_new or not is_live else value
+        return ListVariable(items) if is_new or copies or not is_live else value
     if type(value) is ConstDictVariable:
         pairs = {key: hand(item) for key, item in value.items.items()}
         copy = ConstDictVariable(pairs)
-        return copy if is_new or not is_live else value
-    if isinstance(value, BaseListVariable):
+        return copy if is_new or copies or not is_live else value
+    if isinstance(value, BaseListVariable) and not copies:
         for item in value.items:
             hand(item)
-    elif is_new:
+    elif is_new or copies:
         raise Unclear(f"it is given a {value.python_type().__name__}")
     return value
 

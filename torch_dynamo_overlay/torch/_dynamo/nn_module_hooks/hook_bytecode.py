@@ -57,8 +57,8 @@ class Reader(Protocol):
     def edit(self, owner: Value, *values: Value) -> None:
         """``owner`` changes, and takes in ``values``."""
 
-    def compute(self, *values: Value) -> Value:
-        """A value computed from ``values``."""
+    def compute(self, *values: Value, name: str = "") -> Value:
+        """A value computed from ``values``, by what has that name."""
 
     def call(
         self, callee: Value, args: Sequence[Value], names: Sequence[str] = ()
@@ -336,10 +336,10 @@ class Frame:
             return
         if ins.argrepr.endswith("="):
             self._reader.edit(left)
-        items.append(self._reader.compute(left, right))
+        items.append(self._reader.compute(left, right, name="add"))
 
     def _COMPARE_OP(self, ins: Any, items: list[Value], local: _Locals) -> None:
-        items.append(self._reader.compute(items.pop(), items.pop()))
+        items.append(self._reader.compute(items.pop(), items.pop(), name="eq"))
 
     def _CONTAINS_OP(self, ins: Any, items: list[Value], local: _Locals) -> None:
         owner, item = items.pop(), items.pop()

@@ -26,6 +26,7 @@ from .hook_values import (
     given_in,
     has_names,
     is_forbidden,
+    is_fresh,
     is_harmless,
     is_library,
     is_measuring,
@@ -35,6 +36,7 @@ from .hook_values import (
     Known,
     LOOKS,
     Made,
+    made_of,
     Member,
     METADATA,
     MODULE_READS,
@@ -64,6 +66,7 @@ class HookEffects:
         given: which arguments it looks at.
         live: which of these it may keep, or use, with their autograd history.
         computes: whether it uses values, and does more than keep tensors.
+        shares: whether what it keeps may share memory with what it is given.
         reads: names of attributes and globals it reads.
         writes: names of attributes and globals it writes.
         touched: objects of its own that it reads or writes.
@@ -74,6 +77,7 @@ class HookEffects:
     given: set[int] = dataclasses.field(default_factory=set)
     live: set[int] = dataclasses.field(default_factory=set)
     computes: bool = False
+    shares: bool = False
     reads: set[str] = dataclasses.field(default_factory=set)
     writes: set[str] = dataclasses.field(default_factory=set)
     touched: list[object] = dataclasses.field(default_factory=list)
@@ -138,6 +142,7 @@ class _Reader:
                 self.call(value, others, ("?",))
             for given in given_in(value):
                 self.effects.given |= given.params
+                self.effects.shares |= given.shares
                 if given.live:
                     self.effects.live |= given.params
             if isinstance(value, Known):
@@ -235,15 +240,12 @@ class _Reader:
         if not isinstance(owner, Known) or isinstance(owner.obj, torch.Tensor):
             self.effects.edits_tensors = True
 
-    def compute(self, *values: Value) -> Value:
+    def compute(self, *values: Value, name: str = "") -> Value:
         found = [given for value in values for given in given_in(value)]
         self.effects.computes |= bool(found)
         for given in found:
             self.effects.given |= given.params
-        if not found:
-            return STATE
-        params = frozenset().union(*(given.params for given in found))
-        return Given(params, any(given.live for given in found))
+        return made_of(found, shares=not is_fresh(name)) if found else STATE
 
     # Calls
 
@@ -282,7 +284,7 @@ class _Reader:
                 return STATE
             if name == "numpy":
                 self.keep(owner)
-            result = self.compute(owner, *args)
+            result = self.compute(owner, *args, name=name)
             return STATE if name in COMPUTED_SCALARS else result
         if is_random(name):
             raise Unclear("it draws random numbers")
@@ -315,10 +317,7 @@ class _Reader:
     @staticmethod
     def _result(args: Sequence[Value]) -> Value:
         found = [given for arg in args for given in given_in(arg)]
-        if not found:
-            return STATE
-        params = frozenset().union(*(given.params for given in found))
-        return Given(params, any(given.live for given in found))
+        return made_of(found) if found else STATE
 
     def _call_known(
         self, obj: Any, args: Sequence[Value], names: Sequence[str]
@@ -395,7 +394,7 @@ class _Reader:
                 self.edit(args[0], *args[1:])
                 return args[0]
             if not isinstance(obj, type) and not isinstance(obj, types.FunctionType):
-                return self.compute(*args)
+                return self.compute(*args, name=name)
         for arg in args:
             if isinstance(arg, Known) and isinstance(arg.obj, Module):
                 raise Unclear(f"it hands a module to {name!r}")

@@ -30,10 +30,12 @@ class Given:
     Args:
         params: which arguments.
         live: whether autograd knows where it comes from.
+        shares: whether it may share memory with these.
     """
 
     params: frozenset[int]
     live: bool = True
+    shares: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -103,13 +105,20 @@ def join(left: Value, right: Value) -> Value:
         return left
     if left is NULL or right is NULL:
         raise Unclear("its stack is not known")
-    found = [*given_in(left), *given_in(right)]
-    if found:
-        params = frozenset().union(*(given.params for given in found))
-        return Given(params, any(given.live for given in found))
+    if found := [*given_in(left), *given_in(right)]:
+        return made_of(found)
     if isinstance(left, Made) or isinstance(right, Made):
         raise Unclear("it chooses between functions")
     return STATE
+
+
+def made_of(given: Sequence[Given], *, shares: bool = True) -> Given:
+    """What is made of some of what the hook is given, at least one."""
+    return Given(
+        frozenset().union(*(value.params for value in given)),
+        any(value.live for value in given),
+        shares and any(value.shares for value in given),
+    )
 
 
 def join_all(values: Sequence[Value]) -> Value:
@@ -129,6 +138,14 @@ LOOKS = frozenset(
 # Autograd's, and not the same for a tensor that is detached.
 AUTOGRAD_NAMES = frozenset(("requires_grad", "grad_fn", "is_leaf", "_version"))
 SAME_VALUE = frozenset(("items", "keys", "values", "get", "view_as", "alias"))
+# Methods and functions whose results share no memory with what they are given.
+_FRESH = frozenset(
+    ("clone", "mean", "sum", "norm", "std", "var", "max", "min", "amax", "amin", "abs")
+    + ("argmax", "argmin", "prod", "median", "histc", "quantile", "softmax", "log")
+    + ("exp", "sqrt", "square", "pow", "add", "sub", "mul", "div", "matmul", "eq")
+    + ("gt", "lt", "ge", "le", "ne", "isnan", "isinf", "isfinite", "any", "all", "topk")
+    + ("cumsum", "bincount", "unique", "count_nonzero", "stack", "cat", "tanh", "dist")
+)
 COMPUTED_SCALARS = frozenset(("item", "tolist", "equal", "allclose", "is_nonzero"))
 MODULE_READS = frozenset(
     ("parameters", "named_parameters", "buffers", "named_buffers", "children")
@@ -171,6 +188,11 @@ def edits(name: str) -> bool:
     if name.startswith("_"):
         return name.startswith(("__i", "__set", "__del"))
     return name in _EDITS or name.endswith("_")
+
+
+def is_fresh(name: str) -> bool:
+    """Whether what a method or function of that name returns shares no memory."""
+    return name in _FRESH
 
 
 def edits_operand(function: Any) -> bool:
