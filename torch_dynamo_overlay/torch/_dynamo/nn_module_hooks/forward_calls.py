@@ -288,7 +288,9 @@ def _type(vt: VariableTracker) -> type:
     """The type of an object, or of what a variable of a function holds."""
     if isinstance(vt, CellVariable) and vt.pre_existing_contents is not None:
         vt = vt.pre_existing_contents
-    return vt.peek_type() if isinstance(vt, LazyVariableTracker) else vt.python_type()
+    if isinstance(vt, LazyVariableTracker) and not vt.is_realized():
+        return vt.peek_type()
+    return vt.realize().python_type()
 
 
 def _names(source: Source | None) -> Iterator[str]:
