@@ -714,7 +714,8 @@ class ErrorTests(RecordingTestCase):
 
         kept: Any = []
         model = Net()
-        model.head.register_forward_hook(lambda m, i, o: kept.append(o))
+        keep = hook_policy("call")(lambda m, i, o: kept.append(o))
+        model.head.register_forward_hook(keep)
         compiled = torch.compile(model, backend="eager")
         compiled(torch.ones(3, 4))
         kept = Sly()
@@ -724,6 +725,7 @@ class ErrorTests(RecordingTestCase):
     def test_hook_that_hides_an_edit(self) -> None:
         editors: list[Any] = [lambda value: None]
 
+        @hook_policy("call")
         def hook(module: Any, args: Any, out: Any) -> None:
             editors[0](out)
 

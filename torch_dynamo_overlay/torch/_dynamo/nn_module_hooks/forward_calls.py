@@ -49,6 +49,7 @@ class ForwardCall:
         hook: the hook.
         source: where it is registered.
         module: the module it is called with.
+        module_source: where that is found.
         n_args: number of its arguments.
         effects: what calling it does.
         in_graph: whether the graph calls it, rather than the bytecode after it.
@@ -58,6 +59,7 @@ class ForwardCall:
     hook: Callable[..., Any]
     source: Source
     module: object
+    module_source: Source
     n_args: int
     effects: HookEffects
     in_graph: bool
@@ -112,13 +114,21 @@ def note_call(tx: InstructionTranslatorBase, call: ForwardCall) -> None:
 
 
 def graph_inputs(tx: InstructionTranslatorBase) -> dict[int, torch.Tensor]:
-    """The fake tensor of each input of the graph so far, by the id of the real one."""
+    """The fake tensor of each input of the graph so far, by :func:`memory_of` it."""
     inputs: dict[int, torch.Tensor] = {}
     for node in tx.output.placeholders:
         example = getattr(node.meta.get("grapharg"), "example", None)
         if isinstance(example, torch.Tensor):
-            inputs[id(example)] = node.meta["example_value"]
+            inputs[memory_of(example)] = node.meta["example_value"]
     return inputs
+
+
+def memory_of(obj: object) -> int:
+    """What tells apart objects, and tensors that share no memory."""
+    if isinstance(obj, torch.Tensor):
+        with contextlib.suppress(NotImplementedError, RuntimeError):
+            return obj.untyped_storage()._cdata
+    return id(obj)
 
 
 def _calls(tx: InstructionTranslatorBase) -> list[ForwardCall]:
@@ -142,9 +152,9 @@ def check_calls(tx: InstructionTranslatorBase) -> None:
         return
     frame = _FrameState(tx)
     _restart_if_wrong(tx, calls, frame)
-    if others := frame.sources():
-        for call in calls:
-            install_call_guard(call.source, others, _accepts(call))
+    others = frame.sources()
+    for call in calls:
+        install_call_guard(call.source, call.module_source, others, _accepts(call))
     root = tx.output.root_tx
     if tx is not root:
         # Bytecode calls only what the innermost frame has noted.
@@ -194,30 +204,34 @@ def settled_calls(tx: InstructionTranslatorBase) -> Iterator[None]:
         raise
 
 
-def _accepts(call: ForwardCall) -> Callable[[Any, Sequence[Any]], bool]:
-    """Whether a hook with the same code, made anew, may be called at run time too."""
-    known: Any = weakref.WeakSet()
-    with contextlib.suppress(TypeError):
-        known.add(call.hook)
-    # A guard must not keep the module, of which only the class matters.
-    cls: Any = type(call.module)
+def _accepts(call: ForwardCall) -> Callable[[Any, Any, Sequence[Any]], bool]:
+    """Says of a hook with the same code whether all that was read there still holds."""
+    known: Any = weakref.WeakKeyDictionary()
+    # A guard must not keep what belongs to the hook or its module.
+    expected = dataclasses.replace(call.effects, touched=[], bindings=[])
     n_args = call.n_args
 
-    def accepts(hook: Any, others: Sequence[Any]) -> bool:
+    def remember(hook: Any, module: Any, effects: HookEffects) -> None:
         with contextlib.suppress(TypeError):
-            if hook in known:
+            modules = known.setdefault(hook, weakref.WeakKeyDictionary())
+            modules[module] = effects.bindings
+
+    def accepts(hook: Any, module: Any, others: Sequence[Any]) -> bool:
+        with contextlib.suppress(TypeError):
+            bindings = known.get(hook, {}).get(module)
+            if bindings is not None and all(b.holds() for b in bindings):
                 return True
         try:
-            effects = effects_of(hook, cls.__new__(cls), n_args)
+            effects = effects_of(hook, module, n_args)
         except Unclear:
             return False
         ids = {id(other) for other in others}
-        if any(id(obj) in ids for obj in effects.touched):
+        if effects != expected or any(id(obj) in ids for obj in effects.touched):
             return False
-        with contextlib.suppress(TypeError):
-            known.add(hook)
+        remember(hook, module, effects)
         return True
 
+    remember(call.hook, call.module, call.effects)
     return accepts
 
 
@@ -272,7 +286,8 @@ class _FrameState:
         shared |= effects.reads & self._changed
         if shared:
             return f"the frame uses {', '.join(sorted(shared))} too"
-        touched = {id(obj) for obj in effects.touched if isinstance(obj, torch.Tensor)}
+        tensors = [obj for obj in effects.touched if isinstance(obj, torch.Tensor)]
+        touched = {memory_of(tensor) for tensor in tensors}
         if effects.edits_tensors and touched & self._inputs.keys():
             return "it edits a tensor that the graph reads"
         return None

@@ -31,6 +31,7 @@ from . import run_hooks
 from .forward_calls import (
     ForwardCall,
     graph_inputs,
+    memory_of,
     must_call_in_graph,
     must_copy,
     must_trace,
@@ -115,7 +116,14 @@ class ForwardHookVariable(RunTimeHookVariable):
         tensors: list[torch.Tensor] = []
         copies = must_copy(tx, self.value)
         handed = [
-            _handed(tx, arg, tensors, is_live=i in effects.live, copies=copies)
+            _handed(
+                tx,
+                arg,
+                tensors,
+                is_live=i in effects.live,
+                copies=copies,
+                keeps_whole=effects.keeps_whole,
+            )
             if i in effects.given
             else ConstantVariable.create(None)
             for i, arg in enumerate(args[1:], 1)
@@ -137,13 +145,15 @@ class ForwardHookVariable(RunTimeHookVariable):
             # It does not matter, or is not seen, what becomes of these later.
             tensors.clear()
         seen = [*tensors]
-        seen += [inputs[id(obj)] for obj in effects.touched if id(obj) in inputs]
+        memories = {memory_of(obj) for obj in effects.touched}
+        seen += [inputs[memory] for memory in memories & inputs.keys()]
         note_call(
             tx,
             ForwardCall(
                 self.value,
                 source,
                 getattr(module, "value", None),
+                module.source,
                 len(args),
                 effects,
                 in_graph,
@@ -158,7 +168,9 @@ class ForwardHookVariable(RunTimeHookVariable):
             if not trusts:
                 raise
             given = {*range(1, n)}
-            return HookEffects(given=given, live=given, computes=True, shares=True)
+            return HookEffects(
+                given=given, live=given, computes=True, shares=True, keeps_whole=True
+            )
 
     def _call_in_graph(
         self,
@@ -224,23 +236,29 @@ def _handed(
     *,
     is_live: bool,
     copies: bool,
+    keeps_whole: bool,
 ) -> VariableTracker:
     """``value`` as the hook is given it; ``seen`` takes in the tensors."""
     value = value.realize()
     if value.is_tensor():
         example = value.as_proxy().node.meta["example_value"]
         seen.append(example)
-        if not is_live and example.requires_grad:
+        # AOTAutograd cannot give out a view, of some kinds, and the same detached.
+        if not is_live and example.requires_grad and not example._is_view():
             value = value.call_method(tx, "detach", [], {})
         return value.call_method(tx, "clone", [], {}) if copies else value
     if isinstance(value, (ConstantVariable, SymNodeVariable)):
         return value
-    hand = functools.partial(_handed, tx, seen=seen, is_live=is_live, copies=copies)
+    hand = functools.partial(
+        _handed, tx, seen=seen, is_live=is_live, copies=copies, keeps_whole=keeps_whole
+    )
     if type(value) is TupleVariable:
         return TupleVariable([hand(item) for item in value.items])
     is_new = value.source is None
     if not is_new and tx.output.side_effects.is_modified(value):
         raise Unclear("the frame changes what it is given")
+    if is_new and keeps_whole and type(value) in (ListVariable, ConstDictVariable):
+        raise Unclear("it may keep a container that the frame has made")
     if type(value) is ListVariable:
         items = [hand(item) for item in value.items]
         return ListVariable(items) if is_new or copies or not is_live else value

@@ -178,18 +178,23 @@ def NN_MODULE_HOOKS(
 
 def install_call_guard(
     source: Source,
+    module: Source,
     others: Sequence[str],
-    accepts: Callable[[Any, Sequence[Any]], bool],
+    accepts: Callable[[Any, Any, Sequence[Any]], bool],
 ) -> None:
     """Guard on whether a hook may be called at run time.
 
     Args:
         source: where the compiled frame finds the hook.
+        module: where it finds the module that the hook is called with.
         others: paths of the objects that the frame itself uses.
         accepts: says whether a hook leaves these objects alone.
     """
     create_fn = functools.partial(
-        NN_MODULE_HOOK_CALL, others=tuple(others), accepts=accepts
+        NN_MODULE_HOOK_CALL,
+        module=module.name,
+        others=tuple(others),
+        accepts=accepts,
     )
     install_guard(source.make_guard(create_fn))
 
@@ -198,17 +203,19 @@ def NN_MODULE_HOOK_CALL(
     builder: GuardBuilder,
     guard: Guard,
     *,
+    module: str,
     others: Sequence[str],
-    accepts: Callable[[Any, Sequence[Any]], bool],
+    accepts: Callable[[Any, Any, Sequence[Any]], bool],
 ) -> None:
     """Create the guard on whether the hook at a source may be called at run time."""
     hook_path = _path(builder, guard.name)
+    module_path = _path(builder, module)
     other_paths = [_path(builder, other) for other in others]
 
     def check(frame_locals: Mapping[str, Any]) -> bool:
         try:
-            hook = hook_path(frame_locals)
-            return accepts(hook, [path(frame_locals) for path in other_paths])
+            others = [path(frame_locals) for path in other_paths]
+            return accepts(hook_path(frame_locals), module_path(frame_locals), others)
         except (AttributeError, IndexError, KeyError, TypeError):
             return False
 

@@ -13,16 +13,19 @@ import types
 from typing import Any, Protocol, TYPE_CHECKING, TypeAlias
 
 from .hook_values import (
-    Given,
     given_in,
-    is_forbidden,
+    is_plain,
     join,
     join_all,
     Known,
     Made,
+    made_of,
     NONE,
     NULL,
     Of,
+    of,
+    PLAIN,
+    plain,
     STATE,
     Unclear,
     Value,
@@ -42,20 +45,38 @@ _MAX_STEPS = 20_000
 class Reader(Protocol):
     """Judges what a function does with values."""
 
+    def look(self, value: Value) -> None:
+        """A variable is read."""
+
     def keep(self, *values: Value) -> None:
         """``values`` go where they may be kept, and used in any way."""
 
-    def touch(self, obj: object) -> None:
-        """An object that the hook is not given is looked at."""
+    def show(self, value: Value) -> None:
+        """A value becomes part of a string."""
+
+    def truth(self, value: Value) -> None:
+        """Asked whether a value is true."""
+
+    def enter(self, context: Value) -> None:
+        """``with context:``"""
 
     def attribute(self, owner: Value, name: str) -> Value:
         """``owner.name``"""
 
     def write(self, owner: Value, name: str, value: Value) -> None:
-        """``owner.name = value``, or a global or variable when owner is ``STATE``."""
+        """``owner.name = value``"""
+
+    def item(self, owner: Value, key: Value) -> Value:
+        """``owner[key]``"""
+
+    def element(self, owner: Value) -> Value:
+        """What a loop over ``owner`` gives."""
 
     def edit(self, owner: Value, *values: Value) -> None:
         """``owner`` changes, and takes in ``values``."""
+
+    def put(self, owner: Value, key: Value, value: Value) -> None:
+        """``owner[key] = value``"""
 
     def compute(self, *values: Value, name: str = "") -> Value:
         """A value computed from ``values``, by what has that name."""
@@ -65,11 +86,17 @@ class Reader(Protocol):
     ) -> Value:
         """``callee(*args)``, the last ones named by ``names``."""
 
-    def read_name(self, name: str) -> None:
-        """A global is read."""
+    def variable(self, cell: types.CellType) -> Value:
+        """A variable of a function around is read."""
 
-    def write_name(self, name: str) -> None:
+    def rebind(self, cell: types.CellType, name: str, value: Value) -> None:
         """A variable of a function around is bound to something else."""
+
+    def global_(self, scope: dict[str, Any], name: str) -> Value:
+        """A global, or builtin, is read."""
+
+    def rebind_global(self, scope: dict[str, Any], name: str, value: Value) -> None:
+        """A global is bound to something else."""
 
 
 class Frame:
@@ -81,19 +108,11 @@ class Frame:
         function: Made,
     ) -> None:
         self._reader = reader
-        self._code = code = function.code
+        self._code = function.code
         self._cells = dict(function.cells)
         self._scope = function.scope
         self._results: list[Value] = []
         self._names: Sequence[str] = ()
-        rebound = {
-            i.argval
-            for i in dis.get_instructions(code)
-            if i.opname in ("STORE_DEREF", "DELETE_DEREF")
-        }
-        for name in rebound & set(function.cells):
-            self._cells[name] = STATE
-            reader.write_name(name)
 
     def run(self, bound: _Locals) -> Value:
         code = self._code
@@ -165,7 +184,7 @@ class Frame:
         if op.startswith("JUMP_") and "IF" not in op:
             return [(True, (tuple(items), local))]
         if op == "FOR_ITER":
-            element = _element(items[-1])
+            element = self._reader.element(items[-1])
             jumped = items if sys.version_info >= (3, 12) else items[:-1]
             if sys.version_info >= (3, 12):
                 jumped = [*items, STATE]
@@ -175,11 +194,12 @@ class Frame:
             ]
         if "JUMP" in op:
             if op.endswith("_OR_POP"):
+                self._reader.truth(items[-1])
                 return [
                     (False, (tuple(items[:-1]), local)),
                     (True, (tuple(items), local)),
                 ]
-            self._reader.compute(items.pop())
+            self._reader.truth(items.pop())
             return [(jumps, (tuple(items), local)) for jumps in (False, True)]
         handler = getattr(self, f"_{op}", None)
         if handler is None:
@@ -202,7 +222,10 @@ class Frame:
 
     def _LOAD_FAST(self, ins: Any, items: list[Value], local: _Locals) -> None:
         names = ins.argval if isinstance(ins.argval, tuple) else (ins.argval,)
-        items += [local.get(name, STATE) for name in names]
+        for name in names:
+            value = local.get(name, STATE)
+            self._reader.look(value)
+            items.append(value)
 
     _LOAD_FAST_CHECK = _LOAD_FAST_LOAD_FAST = _LOAD_FAST_BORROW = _LOAD_FAST
     _LOAD_FAST_BORROW_LOAD_FAST_BORROW = _LOAD_FAST
@@ -230,36 +253,27 @@ class Frame:
 
     def _LOAD_DEREF(self, ins: Any, items: list[Value], local: _Locals) -> None:
         value = self._cells.get(ins.argval, STATE)
-        if isinstance(value, Known):
-            self._reader.touch(value.obj)
-        items.append(value)
+        is_cell = isinstance(value, types.CellType)
+        items.append(self._reader.variable(value) if is_cell else value)
 
     def _STORE_DEREF(self, ins: Any, items: list[Value], local: _Locals) -> None:
         value = items.pop()
-        if ins.argval in self._code.co_cellvars:
-            self._cells[ins.argval] = join(self._cells.get(ins.argval, value), value)
+        known = self._cells.get(ins.argval, value)
+        if isinstance(known, types.CellType):
+            self._reader.rebind(known, ins.argval, value)
         else:
-            self._reader.keep(value)
+            self._cells[ins.argval] = join(known, value)
 
     def _LOAD_CLOSURE(self, ins: Any, items: list[Value], local: _Locals) -> None:
         items.append(STATE)
 
     def _LOAD_GLOBAL(self, ins: Any, items: list[Value], local: _Locals) -> None:
-        name, scope = ins.argval, self._scope
-        if is_forbidden(name):
-            raise Unclear(f"it uses {name!r}")
-        self._reader.read_name(name)
-        builtins = scope.get("__builtins__", {})
-        builtins = getattr(builtins, "__dict__", builtins)
-        value = scope.get(name, builtins.get(name, NULL))
-        value = STATE if value is NULL else Known(value)
-        if isinstance(value, Known) and name in scope:
-            self._reader.touch(value.obj)
+        value = self._reader.global_(self._scope, ins.argval)
         with_null = ins.arg is not None and ins.arg & 1
         items += [NULL, value] if with_null else [value]
 
     def _STORE_GLOBAL(self, ins: Any, items: list[Value], local: _Locals) -> None:
-        self._reader.write(STATE, ins.argval, items.pop())
+        self._reader.rebind_global(self._scope, ins.argval, items.pop())
 
     def _PUSH_NULL(self, ins: Any, items: list[Value], local: _Locals) -> None:
         items.append(NULL)
@@ -281,8 +295,8 @@ class Frame:
     _WITH_EXCEPT_START = _LOAD_ASSERTION_ERROR = _PUSH_EXC_INFO
 
     def _BEFORE_WITH(self, ins: Any, items: list[Value], local: _Locals) -> None:
-        self._reader.keep(items.pop())
-        items += [STATE, STATE]
+        self._reader.enter(items.pop())
+        items += [_EXIT, STATE]
 
     def _COPY(self, ins: Any, items: list[Value], local: _Locals) -> None:
         items.append(items[-ins.arg])
@@ -307,22 +321,17 @@ class Frame:
 
     def _BINARY_SUBSCR(self, ins: Any, items: list[Value], local: _Locals) -> None:
         key, owner = items.pop(), items.pop()
-        if isinstance(owner, Given):
-            items.append(owner)
-            return
-        self._reader.keep(owner, key)
-        obj = owner.obj if isinstance(owner, Known) else None
-        factory = getattr(obj, "default_factory", None)
-        items.append(Of(factory if isinstance(factory, type) else None))
+        items.append(self._reader.item(owner, key))
 
     def _BINARY_SLICE(self, ins: Any, items: list[Value], local: _Locals) -> None:
         stop, start, owner = items.pop(), items.pop(), items.pop()
-        self._reader.keep(start, stop)
-        items.append(owner if given_in(owner) else STATE)
+        is_known = all(isinstance(bound, Known) for bound in (start, stop))
+        key = Known(slice(None)) if is_known else PLAIN
+        items.append(self._reader.item(owner, key))
 
     def _STORE_SUBSCR(self, ins: Any, items: list[Value], local: _Locals) -> None:
         key, owner, value = items.pop(), items.pop(), items.pop()
-        self._reader.edit(owner, key, value)
+        self._reader.put(owner, key, value)
 
     def _DELETE_SUBSCR(self, ins: Any, items: list[Value], local: _Locals) -> None:
         key, owner = items.pop(), items.pop()
@@ -334,8 +343,8 @@ class Frame:
             items += [left, right]
             self._BINARY_SUBSCR(ins, items, local)
             return
-        if ins.argrepr.endswith("="):
-            self._reader.edit(left)
+        if ins.argrepr.endswith("=") and not is_plain(left):
+            self._reader.edit(left, right)
         items.append(self._reader.compute(left, right, name="add"))
 
     def _COMPARE_OP(self, ins: Any, items: list[Value], local: _Locals) -> None:
@@ -343,26 +352,32 @@ class Frame:
 
     def _CONTAINS_OP(self, ins: Any, items: list[Value], local: _Locals) -> None:
         owner, item = items.pop(), items.pop()
-        self._reader.keep(owner)
+        if given_in(owner) and given_in(item):
+            # Compared by identity first.
+            self._reader.keep(owner, item)
         self._reader.compute(owner, item)
-        items.append(STATE)
+        items.append(PLAIN)
 
     def _IS_OP(self, ins: Any, items: list[Value], local: _Locals) -> None:
         pair = [items.pop(), items.pop()]
         if all(map(given_in, pair)):
             self._reader.keep(*pair)
-        items.append(STATE)
+        items.append(PLAIN)
 
     def _UNARY_NOT(self, ins: Any, items: list[Value], local: _Locals) -> None:
-        items.append(self._reader.compute(items.pop()))
+        self._reader.truth(items.pop())
+        items.append(PLAIN)
 
-    _UNARY_NEGATIVE = _UNARY_INVERT = _UNARY_POSITIVE = _UNARY_NOT
+    def _UNARY_NEGATIVE(self, ins: Any, items: list[Value], local: _Locals) -> None:
+        items.append(self._reader.compute(items.pop(), name="mul"))
+
+    _UNARY_INVERT = _UNARY_POSITIVE = _UNARY_NEGATIVE
 
     def _GET_ITER(self, ins: Any, items: list[Value], local: _Locals) -> None:
-        self._reader.keep(*(item for item in items[-1:] if not given_in(item)))
+        self._reader.look(items[-1])
 
     def _UNPACK_SEQUENCE(self, ins: Any, items: list[Value], local: _Locals) -> None:
-        items += [_element(items.pop())] * ins.arg
+        items += [self._reader.element(items.pop())] * ins.arg
 
     def _build(self, ins: Any, items: list[Value], local: _Locals) -> None:
         n = ins.arg * (2 if ins.opname == "BUILD_MAP" else 1)
@@ -371,28 +386,34 @@ class Frame:
         del items[len(items) - n :]
         if any(isinstance(part, Made) for part in parts):
             self._reader.keep(*parts)
-        items.append(join_all([STATE, *map(_plain, parts)]))
+        if ins.opname == "BUILD_SLICE":
+            is_known = all(isinstance(part, Known) for part in parts)
+            items.append(Known(slice(None)) if is_known else PLAIN)
+            return
+        for part in parts:
+            if isinstance(part, Known):
+                self._reader.keep(part)
+        found = [given for part in parts for given in given_in(part)]
+        is_plain_tuple = ins.opname == "BUILD_TUPLE" and all(map(is_plain, parts))
+        empty = PLAIN if is_plain_tuple else of(_BUILT.get(ins.opname, tuple))
+        items.append(made_of(found) if found else empty)
 
     _BUILD_TUPLE = _BUILD_LIST = _BUILD_SET = _BUILD_SLICE = _BUILD_MAP = _build
     _BUILD_CONST_KEY_MAP = _build
 
     def _BUILD_STRING(self, ins: Any, items: list[Value], local: _Locals) -> None:
         del items[len(items) - ins.arg :]
-        items.append(STATE)
+        items.append(PLAIN)
 
     def _FORMAT_VALUE(self, ins: Any, items: list[Value], local: _Locals) -> None:
         if ins.arg & 4:
             items.pop()
-        value = items.pop()
-        self._reader.compute(value)
-        self._reader.keep(value)
-        items.append(STATE)
+        self._reader.show(items.pop())
+        items.append(PLAIN)
 
     def _FORMAT_SIMPLE(self, ins: Any, items: list[Value], local: _Locals) -> None:
-        value = items.pop()
-        self._reader.compute(value)
-        self._reader.keep(value)
-        items.append(STATE)
+        self._reader.show(items.pop())
+        items.append(PLAIN)
 
     _CONVERT_VALUE = _FORMAT_SIMPLE
 
@@ -402,14 +423,18 @@ class Frame:
 
     def _extend(self, ins: Any, items: list[Value], local: _Locals) -> None:
         value = items.pop()
-        items[-ins.arg] = join(items[-ins.arg], _plain(value))
+        if found := given_in(value):
+            found += given_in(items[-ins.arg])
+            items[-ins.arg] = made_of(found)
+        elif not given_in(items[-ins.arg]):
+            self._reader.keep(value)
 
     _LIST_APPEND = _SET_ADD = _LIST_EXTEND = _SET_UPDATE = _extend
     _DICT_UPDATE = _DICT_MERGE = _extend
 
     def _MAP_ADD(self, ins: Any, items: list[Value], local: _Locals) -> None:
         value, key = items.pop(), items.pop()
-        items[-ins.arg] = join_all([items[-ins.arg], _plain(key), _plain(value)])
+        items[-ins.arg] = join_all([items[-ins.arg], plain(key), plain(value)])
 
     def _LIST_TO_TUPLE(self, ins: Any, items: list[Value], local: _Locals) -> None:
         pass
@@ -432,7 +457,7 @@ class Frame:
         items.append(STATE)
 
     def _YIELD_VALUE(self, ins: Any, items: list[Value], local: _Locals) -> None:
-        self._results.append(join(STATE, _plain(items.pop())))
+        self._results.append(join(STATE, plain(items.pop())))
         items.append(STATE)
 
     def _KW_NAMES(self, ins: Any, items: list[Value], local: _Locals) -> None:
@@ -451,7 +476,10 @@ class Frame:
                 raise Unclear("its calls are not known")
             (callee,) = pair
         names, self._names = self._names, ()
-        items.append(self._reader.call(callee, args, names))
+        if callee is _EXIT:
+            items.append(STATE)
+        else:
+            items.append(self._reader.call(callee, args, names))
 
     def _CALL_KW(self, ins: Any, items: list[Value], local: _Locals) -> None:
         names = items.pop()
@@ -472,10 +500,7 @@ class Frame:
             raise Unclear(f"its bytecode has {ins.argrepr}")
 
 
-def _element(value: Value) -> Value:
-    return value if isinstance(value, Given) else _plain(value)
-
-
-def _plain(value: Value) -> Value:
-    found = given_in(value)
-    return found[0] if found else STATE
+_BUILT: dict[str, type] = {"BUILD_LIST": list, "BUILD_SET": set, "BUILD_MAP": dict}
+_BUILT["BUILD_CONST_KEY_MAP"] = dict
+# What a with statement calls at its end.
+_EXIT = Of(type(None))

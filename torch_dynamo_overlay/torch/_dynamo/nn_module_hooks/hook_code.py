@@ -19,32 +19,48 @@ from torch.nn import Module
 from .hook_bytecode import Frame
 from .hook_values import (
     AUTOGRAD_NAMES,
+    Binding,
     COMPUTED_SCALARS,
     edits,
     edits_operand,
     Given,
     given_in,
     has_names,
+    is_callback,
+    is_container,
     is_forbidden,
     is_fresh,
-    is_harmless,
+    is_functional,
     is_library,
+    is_library_type,
     is_measuring,
+    is_plain,
+    is_plain_type,
     is_random,
+    is_random_module,
+    is_tensor,
     is_torch,
+    join,
     join_all,
     Known,
     LOOKS,
     Made,
     made_of,
+    may_take_tensors,
     Member,
     METADATA,
     MODULE_READS,
     NONE,
     Of,
+    of,
+    OneOf,
+    PLAIN,
+    plain,
     returns_none,
     SAME_VALUE,
     STATE,
+    TENSOR,
+    type_of,
     Unclear,
     Value,
 )
@@ -67,22 +83,26 @@ class HookEffects:
         live: which of these it may keep, or use, with their autograd history.
         computes: whether it uses values, and does more than keep tensors.
         shares: whether what it keeps may share memory with what it is given.
+        keeps_whole: whether it may keep a container that it is given.
         reads: names of attributes and globals it reads.
         writes: names of attributes and globals it writes.
-        touched: objects of its own that it reads or writes.
         edits_tensors: whether it edits tensors that it was not given.
         reads_clock: whether it asks what time it is.
+        touched: objects of its own that it reads or writes.
+        bindings: what of this rests on objects that may be bound anew.
     """
 
     given: set[int] = dataclasses.field(default_factory=set)
     live: set[int] = dataclasses.field(default_factory=set)
     computes: bool = False
     shares: bool = False
+    keeps_whole: bool = False
     reads: set[str] = dataclasses.field(default_factory=set)
     writes: set[str] = dataclasses.field(default_factory=set)
-    touched: list[object] = dataclasses.field(default_factory=list)
     edits_tensors: bool = False
     reads_clock: bool = False
+    touched: list[object] = dataclasses.field(default_factory=list, compare=False)
+    bindings: list[Binding] = dataclasses.field(default_factory=list, compare=False)
 
 
 def effects_of(hook: Callable[..., Any], module: object, n: int) -> HookEffects:
@@ -97,11 +117,18 @@ def effects_of(hook: Callable[..., Any], module: object, n: int) -> HookEffects:
         Unclear: when it may return something else than None, edit what it is given,
             change autograd, modules or hooks, or when its code cannot be read.
     """
-    reader = _Reader()
+    args: list[Value] = [Known(module)]
+    args += [Given(frozenset((i,))) for i in range(1, n)]
+    assigned: dict[object, Value] = {}
     try:
-        args: list[Value] = [Known(module)]
-        args += [Given(frozenset((i,))) for i in range(1, n)]
-        result = reader.call(Known(hook), args)
+        for _ in range(_MAX_DEPTH):
+            before = dict(assigned)
+            reader = _Reader(assigned)
+            result = reader.call(Known(hook), args)
+            if assigned == before:
+                break
+        else:
+            raise Unclear("what it keeps changes too often")
     except RecursionError:
         raise Unclear("it is too deep") from None
     if result != NONE:
@@ -109,40 +136,41 @@ def effects_of(hook: Callable[..., Any], module: object, n: int) -> HookEffects:
     return reader.effects
 
 
-def _static(owner: Value, name: str) -> Any:
-    """What the class of an object has under a name."""
-    if not isinstance(owner, Known):
-        return None
-    return inspect.getattr_static(type(owner.obj), name, None)
-
-
-def _is_callback(value: Value) -> bool:
-    if isinstance(value, Made):
-        return True
-    function = value.obj if isinstance(value, Known) else None
-    if isinstance(function, types.MethodType):
-        function = function.__func__
-    return isinstance(function, types.FunctionType) and not is_library(function)
-
-
 class _Reader:
-    def __init__(self) -> None:
+    """Judges instructions, for :class:`.hook_bytecode.Frame`.
+
+    Args:
+        assigned: what the hook itself binds to names and puts into containers, as far
+            as known; grows while the hook is read.
+    """
+
+    def __init__(self, assigned: dict[object, Value]) -> None:
         self.effects = HookEffects()
+        self._assigned = assigned
         self._running: list[types.CodeType] = []
         self._steps = 0
         self._seen: set[int] = set()
+        # The function, and the place in its closure, where a cell was found.
+        self._homes: dict[int, tuple[types.FunctionType, int]] = {}
 
     # What is done with values
 
+    def look(self, value: Value) -> None:
+        for given in given_in(value):
+            self.effects.given |= given.params
+
     def keep(self, *values: Value) -> None:
         for value in values:
-            if _is_callback(value):
+            if is_callback(value):
                 # It may be called with anything that goes the same way.
-                others = [other for other in values if not _is_callback(other)]
+                others = [other for other in values if not is_callback(other)]
                 self.call(value, others, ("?",))
+            if isinstance(value, Member) and given_in(value) and edits(value.name):
+                raise Unclear(f"it may edit what it is given: {value.name!r}")
             for given in given_in(value):
                 self.effects.given |= given.params
                 self.effects.shares |= given.shares
+                self.effects.keeps_whole |= given.whole
                 if given.live:
                     self.effects.live |= given.params
             if isinstance(value, Known):
@@ -155,97 +183,263 @@ class _Reader:
             raise Unclear("it reaches too many objects")
         self._seen.add(id(obj))
         self.effects.touched.append(obj)
-        if isinstance(obj, dict):
-            for item in [*obj.values()]:
-                self.touch(item)
-        elif isinstance(obj, (list, tuple, set, frozenset)) or (
-            type(obj).__module__ == "collections" and hasattr(obj, "__iter__")
-        ):
-            for item in [*obj]:
+        if is_container(type(obj)):
+            values = obj.values() if isinstance(obj, dict) else obj
+            for item in [*values]:  # type: ignore[misc]
                 self.touch(item)
 
-    def attribute(self, owner: Value, name: str) -> Value:
+    def _bound(self, holder: Any, key: Any, obj: object) -> Known:
+        """``obj`` was found at ``holder[key]``, of which the result depends."""
+        self.touch(obj)
+        self.effects.bindings.append(Binding(holder, key, obj))
+        return Known(obj)
+
+    def _own(self, key: object, known: Value) -> Value:
+        """A value that the hook itself may have changed before it reads it."""
+        if key not in self._assigned:
+            return known
+        current = of(type(known.obj)) if isinstance(known, Known) else known
+        return join(current, self._assigned[key])
+
+    def _assign(self, key: object, value: Value) -> None:
+        value = of(type(value.obj)) if isinstance(value, Known) else plain(value)
+        known = self._assigned.get(key)
+        self._assigned[key] = value if known is None else join(known, value)
+
+    def variable(self, cell: types.CellType) -> Value:
+        try:
+            obj = cell.cell_contents
+        except ValueError:
+            raise Unclear("it reads a variable that is not bound") from None
+        function, index = self._homes[id(cell)]
+        return self._own((id(cell),), self._bound(function, index, obj))
+
+    def rebind(self, cell: types.CellType, name: str, value: Value) -> None:
+        self.effects.writes.add(name)
+        self.touch(cell)
+        self.keep(value)
+        self._assign((id(cell),), value)
+
+    def global_(self, scope: dict[str, Any], name: str) -> Value:
         if is_forbidden(name):
             raise Unclear(f"it uses {name!r}")
-        if isinstance(owner, Given):
-            self.effects.given |= owner.params
+        self.effects.reads.add(name)
+        builtins = scope.get("__builtins__", {})
+        builtins = getattr(builtins, "__dict__", builtins)
+        if name in scope:
+            known: Value = self._bound(scope, name, scope[name])
+        elif name in builtins:
+            known = Known(builtins[name])
+        else:
+            raise Unclear(f"{name!r} is not bound")
+        return self._own(("global", id(scope), name), known)
+
+    def rebind_global(self, scope: dict[str, Any], name: str, value: Value) -> None:
+        self.effects.writes.add(name)
+        self.keep(value)
+        self._assign(("global", id(scope), name), value)
+
+    def attribute(self, owner: Value, name: str, default: Value | None = None) -> Value:
+        if is_forbidden(name):
+            raise Unclear(f"it uses {name!r}")
+        if found := given_in(owner):
+            self.look(owner)
             if name in METADATA:
-                return STATE
+                return PLAIN
             if name == "data":
-                return dataclasses.replace(owner, live=False)
+                return dataclasses.replace(found[0], live=False)
             if name in AUTOGRAD_NAMES:
                 self.keep(owner)
-                return STATE
+                return PLAIN
             return Member(owner, name)
+        if is_tensor(owner):
+            self.keep(owner)
+            is_view = name in ("data", "T", "mT", "real", "imag")
+            is_plain = name in METADATA or name in AUTOGRAD_NAMES
+            return TENSOR if is_view else PLAIN if is_plain else Member(owner, name)
+        if not isinstance(owner, Known):
+            if owner == PLAIN or is_container(type_of(owner)):
+                return Member(owner, name)
+            raise Unclear(f"it reads {name!r} of an object that is not known")
         if has_names(owner):
             self.effects.reads.add(name)
-        if not isinstance(owner, Known):
-            return Member(owner, name)
         obj = owner.obj
         if isinstance(obj, types.ModuleType):
-            value = getattr(obj, name, None)
             self._note_clock(obj.__name__)
-            return Known(value)
+            return self._bound(vars(obj), name, getattr(obj, name, None))
         self.touch(obj)
-        found = self._attribute_of(obj, name)
-        if isinstance(found, Known):
-            self.touch(found.obj)
-        return found
+        value = self._attribute_of(obj, name)
+        if value is None:
+            value = PLAIN if default is None else default
+        elif default is not None:
+            value = join(value, default)
+        return self._own((id(obj), name), value)
 
-    def _attribute_of(self, obj: Any, name: str) -> Value:
-        own = getattr(obj, "__dict__", {})
+    def _attribute_of(self, obj: Any, name: str) -> Value | None:
+        """The value of an attribute, None if there is no such attribute yet."""
+        own = {} if isinstance(obj, type) else getattr(obj, "__dict__", {})
         places = [own]
         if isinstance(obj, Module):
-            names = ("_parameters", "_buffers", "_modules")
-            places += [own.get(table, {}) for table in names]
+            places += [
+                own.get(table, {}) for table in ("_parameters", "_buffers", "_modules")
+            ]
         for place in places:
             if name in place:
-                return Known(place[name])
-        found = _static(Known(obj), name)
-        if isinstance(found, types.MemberDescriptorType):
-            try:
-                return Known(found.__get__(obj))
-            except AttributeError:
-                return STATE
-        if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
-            return self.call(Known(found.fget), [Known(obj)])
+                return self._bound(obj, name, place[name])
+        is_class = isinstance(obj, type)
+        found = inspect.getattr_static(obj if is_class else type(obj), name, _MISSING)
+        if found is _MISSING:
+            return None
         if isinstance(found, staticmethod):
             return Known(found.__func__)
-        return Member(Known(obj), name, found)
-
-    def read_name(self, name: str) -> None:
-        self.effects.reads.add(name)
-
-    def write_name(self, name: str) -> None:
-        self.effects.writes.add(name)
+        if isinstance(found, classmethod):
+            cls = obj if is_class else type(obj)
+            return Known(types.MethodType(found.__func__, cls))
+        if isinstance(found, types.FunctionType):
+            return Known(found) if is_class else Member(Known(obj), name, found)
+        if isinstance(found, _BUILTIN_METHODS):
+            if isinstance(found, types.MemberDescriptorType) and not is_class:
+                return self._bound(obj, name, getattr(obj, name, None))
+            return Known(found) if is_class else Member(Known(obj), name, found)
+        if isinstance(found, property) and isinstance(found.fget, types.FunctionType):
+            return self.call(Known(found.fget), [Known(obj)])
+        if hasattr(type(found), "__get__"):
+            raise Unclear(f"it reads {name!r}, which runs code")
+        self.touch(found)
+        return Known(found)
 
     def write(self, owner: Value, name: str, value: Value) -> None:
         if given_in(owner):
             raise Unclear("it edits what it is given")
         if is_forbidden(name):
             raise Unclear(f"it sets {name!r}")
+        if not isinstance(owner, Known) or is_tensor(owner):
+            raise Unclear(f"it sets {name!r} of an object that is not known")
         if has_names(owner):
             self.effects.writes.add(name)
         self.keep(owner, value)
-        found = _static(owner, name)
+        self._assign((id(owner.obj), name), value)
+        found = inspect.getattr_static(type(owner.obj), name, None)
         if isinstance(found, property) and isinstance(found.fset, types.FunctionType):
             self.call(Known(found.fset), [owner, value])
+        setter = inspect.getattr_static(type(owner.obj), "__setattr__")
+        if isinstance(setter, types.FunctionType) and not is_torch(setter):
+            raise Unclear(f"setting {name!r} runs code")
 
     def edit(self, owner: Value, *values: Value) -> None:
         if given_in(owner):
             raise Unclear("it edits what it is given")
-        self.keep(owner, *values)
-        if isinstance(owner, Member):
-            self.effects.writes.add(owner.name)
-        if not isinstance(owner, Known) or isinstance(owner.obj, torch.Tensor):
+        if is_tensor(owner):
             self.effects.edits_tensors = True
+            self.compute(*values)
+        elif not is_container(type_of(owner)):
+            raise Unclear("it edits an object that is not known")
+        self.keep(owner, *values)
+        objs = owner.objs if isinstance(owner, OneOf) else ()
+        for obj in (owner.obj,) if isinstance(owner, Known) else objs:
+            for value in values:
+                self._assign(("items", id(obj)), value)
+        is_unknown = isinstance(owner, Of) and not is_tensor(owner)
+        if is_unknown and any(map(given_in, values)):
+            # Which container it is, and so what is found there, is not known.
+            self._assign(("items", None), join_all(values))
+
+    def item(self, owner: Value, key: Value) -> Value:
+        if found := given_in(owner):
+            self.look(owner)
+            if isinstance(key, Known) and isinstance(key.obj, _INDICES):
+                return found[0]
+            return self.compute(owner, key)
+        self.keep(key)
+        if is_tensor(owner):
+            self.keep(owner)
+            return self.compute(owner, key, TENSOR)
+        if owner == PLAIN:
+            return PLAIN
+        if not is_container(type_of(owner)):
+            raise Unclear("it takes an item of an object that is not known")
+        if isinstance(owner, Known) and isinstance(key, Known):
+            return self._item_at(owner.obj, key.obj)
+        return self.element(owner)
+
+    def _item_at(self, container: Any, key: object) -> Value:
+        self.touch(container)
+        known: list[Value] = []
+        try:
+            obj = container[key]
+        except (LookupError, TypeError):
+            factory = getattr(container, "default_factory", None)
+            known += [of(factory)] if isinstance(factory, type) else []
+        else:
+            cls = type(obj)
+            known.append(OneOf(cls, (obj,)) if is_container(cls) else of(cls))
+        for place in (("items", id(container)), ("item", id(container), key)):
+            if place in self._assigned and self._assigned[place] not in known:
+                known.append(self._assigned[place])
+        return join_all(known)
+
+    def put(self, owner: Value, key: Value, value: Value) -> None:
+        place = key.obj if isinstance(key, Known) else None
+        is_known = isinstance(owner, Known) and isinstance(place, (str, int))
+        if not is_known or not is_container(type_of(owner)):
+            self.edit(owner, key, value)
+            return
+        self.keep(owner, value)
+        self._assign(("item", id(owner.obj), place), value)  # type: ignore[union-attr]
+
+    def element(self, owner: Value) -> Value:
+        """Any item of a container."""
+        if found := given_in(owner):
+            self.look(owner)
+            return found[0]
+        if is_tensor(owner) or owner == PLAIN:
+            return self.compute(owner)
+        if not is_container(type_of(owner)):
+            return STATE
+        if isinstance(owner, Known):
+            return join_all(self._items((owner.obj,)))
+        if isinstance(owner, OneOf):
+            return join_all(self._items(owner.objs))
+        return self._assigned.get(("items", None), STATE)
+
+    def _items(self, containers: Sequence[Any]) -> list[Value]:
+        """What there is in containers, and what the hook puts there."""
+        values: list[Value] = []
+        items: list[Any] = []
+        for container in containers:
+            self.touch(container)
+            factory = getattr(container, "default_factory", None)
+            if isinstance(factory, type):
+                values.append(of(factory))
+            is_dict = isinstance(container, dict)
+            items += container.values() if is_dict else container
+            if ("items", id(container)) in self._assigned:
+                values.append(self._assigned["items", id(container)])
+            values += [
+                value
+                for key, value in self._assigned.items()
+                if isinstance(key, tuple) and key[:2] == ("item", id(container))
+            ]
+        classes = [*{type(item) for item in items}]
+        if len(classes) == 1 and is_container(classes[0]) and not values:
+            return [OneOf(classes[0], tuple(items))]
+        return values + [of(cls) for cls in classes]
 
     def compute(self, *values: Value, name: str = "") -> Value:
         found = [given for value in values for given in given_in(value)]
-        self.effects.computes |= bool(found)
-        for given in found:
-            self.effects.given |= given.params
-        return made_of(found, shares=not is_fresh(name)) if found else STATE
+        self.effects.computes |= any(given.shares for given in found)
+        for value in values:
+            self.look(value)
+            if not (
+                given_in(value)
+                or is_tensor(value)
+                or is_plain(value)
+                or is_container(type_of(value))
+            ):
+                raise Unclear("it computes with an object that is not known")
+        if found:
+            return made_of(found, shares=not is_fresh(name), whole=False)
+        return TENSOR if any(map(is_tensor, values)) else PLAIN
 
     # Calls
 
@@ -263,123 +457,169 @@ class _Reader:
             return self._run(callee, args, names=names)
         if isinstance(callee, Known):
             return self._call_known(callee.obj, args, names)
-        if given_in(callee):
-            raise Unclear("it calls what it is given")
-        self.keep(*args)
-        return STATE
+        raise Unclear("it calls what is not known")
 
     def _call_method(
         self, callee: Member, args: Sequence[Value], names: Sequence[str]
     ) -> Value:
-        name = callee.name
-        owner = next(iter(given_in(callee.owner)), callee.owner)
-        if isinstance(owner, Given):
-            if edits(name):
-                raise Unclear(f"it may edit what it is given: {name!r}")
-            if name == "detach":
-                return dataclasses.replace(owner, live=False)
-            if name in SAME_VALUE:
-                return owner
-            if name in LOOKS:
-                return STATE
-            if name == "numpy":
-                self.keep(owner)
-            result = self.compute(owner, *args, name=name)
-            return STATE if name in COMPUTED_SCALARS else result
+        owner, name = callee.owner, callee.name
+        if given := given_in(owner):
+            return self._call_on_given(given[0], name, args)
         if is_random(name):
             raise Unclear("it draws random numbers")
         if isinstance(callee.function, types.FunctionType):
-            if is_torch(callee.function):
-                return self._call_torch_method(owner, name, args)
             return self._call_known(callee.function, [owner, *args], names)
-        cls = owner.type if isinstance(owner, Of) else type(getattr(owner, "obj", None))
-        if cls is None and name == "remove":
-            raise Unclear("it may remove hooks")
-        if name.endswith("_") and not name.startswith("_"):
-            self.edit(owner, *args)
-            return owner
-        self.keep(owner, *args)
-        return NONE if returns_none(cls, name) else self._result(args)
+        if is_tensor(owner):
+            self.keep(owner)
+            if edits(name):
+                self.edit(owner, *args)
+                return owner
+            is_scalar = name in COMPUTED_SCALARS or name in LOOKS
+            result = self.compute(owner, *args, name="clone")
+            return PLAIN if is_scalar else result
+        if is_plain(owner):
+            self._show(*args)
+            return PLAIN
+        if is_container(type_of(owner)):
+            return self._call_on_container(owner, name, args)
+        if not isinstance(owner, Known) or not is_library_type(type(owner.obj)):
+            raise Unclear(f"it calls {name!r} of an object that is not known")
+        self._note_clock(type(owner.obj).__module__)
+        self._show(owner, *args)
+        return PLAIN
 
-    def _call_torch_method(
+    def _call_on_given(self, owner: Given, name: str, args: Sequence[Value]) -> Value:
+        if edits(name):
+            raise Unclear(f"it may edit what it is given: {name!r}")
+        if is_random(name):
+            raise Unclear("it draws random numbers")
+        self.look(owner)
+        if name == "detach":
+            return dataclasses.replace(owner, live=False, whole=False)
+        if name in SAME_VALUE:
+            return dataclasses.replace(owner, whole=False)
+        if name in LOOKS:
+            return PLAIN
+        if name == "numpy":
+            # Which is an error for a tensor that requires grad.
+            self.keep(owner)
+            return owner
+        result = self.compute(owner, *args, name=name)
+        return PLAIN if name in COMPUTED_SCALARS else result
+
+    def _call_on_container(
         self, owner: Value, name: str, args: Sequence[Value]
     ) -> Value:
-        obj = owner.obj if isinstance(owner, Known) else None
-        if isinstance(obj, Module) and name in MODULE_READS:
-            for tensor in (*obj.parameters(), *obj.buffers()):
-                self.touch(tensor)
-        elif not is_harmless(type(obj)):
-            raise Unclear(f"it calls {name!r} of a {type(obj).__name__}")
-        self._note_clock(type(obj).__module__)
-        self.keep(*args)
+        cls = type_of(owner)
+        if edits(name):
+            self.edit(owner, *args)
+        else:
+            self.keep(owner, *args)
+        if returns_none(cls, name):
+            return NONE
+        if name in ("keys", "index", "count", "__len__", "__contains__"):
+            return PLAIN
+        if name in ("get", "setdefault", "pop", "popitem", "popleft"):
+            known = self.item(owner, args[0]) if args else self.element(owner)
+            return join(known, args[1]) if len(args) > 1 and known != args[1] else known
+        if name in ("values", "copy"):
+            return owner
         return STATE
-
-    @staticmethod
-    def _result(args: Sequence[Value]) -> Value:
-        found = [given for arg in args for given in given_in(arg)]
-        return made_of(found) if found else STATE
 
     def _call_known(
         self, obj: Any, args: Sequence[Value], names: Sequence[str]
     ) -> Value:
-        obj = inspect.unwrap(obj) if is_torch(type(obj)) else obj
         obj = getattr(obj, "_torchdynamo_orig_callable", obj)
         if isinstance(obj, functools.partial):
-            for arg in (*obj.args, *obj.keywords.values()):
-                self.touch(arg)
-            first = [Known(arg) for arg in obj.args]
-            rest = [Known(arg) for arg in obj.keywords.values()]
+            first = [self._bound(obj, i, arg) for i, arg in enumerate(obj.args)]
+            rest = [self._bound(obj, key, arg) for key, arg in obj.keywords.items()]
             return self.call(
                 Known(obj.func), [*first, *args, *rest], [*names, *obj.keywords]
             )
         if isinstance(obj, types.MethodType):
             return self.call(Known(obj.__func__), [Known(obj.__self__), *args], names)
+        wrapped = getattr(obj, "__wrapped__", None)
+        wraps = isinstance(wrapped, types.FunctionType) and not is_library(wrapped)
+        if wraps and not (isinstance(obj, types.FunctionType) and not is_library(obj)):
+            # functools.cache, torch.no_grad and their like.
+            return self._call_known(wrapped, args, names)
         if isinstance(obj, types.FunctionType) and not is_library(obj):
             return self._call_function(obj, args, names)
+        if isinstance(obj, _UNBOUND_METHODS) and args:
+            name = obj.__name__
+            if is_forbidden(name):
+                raise Unclear(f"it uses {name!r}")
+            return self._call_method(Member(args[0], name, obj), args[1:], names)
+        if isinstance(obj, types.BuiltinFunctionType) and is_container(
+            type(obj.__self__)
+        ):
+            owner = self._bound(obj, "__self__", obj.__self__)
+            return self._call_on_container(owner, obj.__name__, args)
         if isinstance(obj, Module):
             raise Unclear("it calls a module")
         if isinstance(obj, type):
-            self._make(obj, args, names)
+            return self._make(obj, args, names)
         call = inspect.getattr_static(type(obj), "__call__", None)
         if isinstance(call, types.FunctionType) and not is_library(call):
             self.touch(obj)
             return self.call(Known(call), [Known(obj), *args], names)
         return self._call_library(obj, args)
 
-    def _make(self, cls: type, args: Sequence[Value], names: Sequence[str]) -> None:
-        """A class is called: what its own code does."""
-        new = Known(object())
-        for name in ("__init__", "__post_init__"):
+    def _make(self, cls: type, args: Sequence[Value], names: Sequence[str]) -> Value:
+        """A class is called."""
+        if cls in _LOOKS:
+            for arg in args:
+                self.look(arg)
+            return PLAIN
+        if cls in _PACKS:
+            self._pack(args)
+            found = [given for arg in args for given in given_in(arg)]
+            return made_of(found, whole=False) if found else of(list)
+        if is_plain_type(cls):
+            self._show(*args)
+            return PLAIN
+        if is_container(cls) or issubclass(cls, BaseException):
+            self._show(*args)
+            return of(cls)
+        if cls in _OWN_CONTEXTS:
+            self.keep(*args)
+            return of(_Context)
+        if is_torch(cls) and not is_measuring(cls.__module__):
+            raise Unclear(f"it makes a {cls.__name__}")
+        if is_library_type(cls):
+            self._note_clock(cls.__module__)
+            self._show(*args)
+            return of(_Context) if is_measuring(cls.__module__) else STATE
+        new: Value = Known(object())
+        for name in ("__new__", "__init__", "__post_init__"):
             found = inspect.getattr_static(cls, name, None)
-            if isinstance(found, types.FunctionType) and not is_library(found):
-                given = args if name == "__init__" else ()
+            found = getattr(found, "__func__", found)
+            if isinstance(found, types.FunctionType):
+                given = () if name == "__post_init__" else args
                 self.call(Known(found), [new, *given], names if given else ())
+        self.keep(*args)
+        return STATE
 
     def _call_library(self, obj: Any, args: Sequence[Value]) -> Value:
         name = getattr(obj, "__name__", type(obj).__name__)
         if is_forbidden(name):
             raise Unclear(f"it calls {name!r}")
-        self._note_clock(getattr(obj, "__module__", None))
+        if is_random(name) or is_random_module(obj):
+            raise Unclear("it draws random numbers")
         owner = getattr(obj, "__self__", None)
-        if owner is not None and not isinstance(owner, types.ModuleType):
-            self.touch(owner)
-            if returns_none(type(owner), name):
-                self.keep(*args)
-                return NONE
+        for place in (getattr(obj, "__module__", None), _module_of(owner)):
+            self._note_clock(place)
         if edits_operand(obj):
-            self.edit(*args)
-            return STATE
-        if obj in _BUILTIN_LOOKS:
+            self.edit(args[0], *args[1:])
+            return PLAIN
+        if obj in _LOOKS:
             for arg in args:
-                for given in given_in(arg):
-                    self.effects.given |= given.params
-            return STATE
-        if obj in _BUILTIN_PACKS:
-            self.keep(*(arg for arg in args if not given_in(arg)))
-            return self._result(args)
-        if obj in _BUILTIN_SCALARS:
-            self.compute(*args)
-            return STATE
+                self.look(arg)
+            return PLAIN
+        if obj in _PACKS:
+            self._pack(args)
+            found = [given for arg in args for given in given_in(arg)]
+            return made_of(found, whole=False) if found else self.element_of_any(args)
         if obj is getattr and len(args) > 1:
             return self._getattr(args)
         if obj is setattr and len(args) == 3:
@@ -388,28 +628,95 @@ class _Reader:
             self.write(args[0], str(args[1].obj), args[2])
             return NONE
         if is_torch(obj):
-            if is_random(name):
-                raise Unclear("it draws random numbers")
-            if edits(name) and args:
-                self.edit(args[0], *args[1:])
-                return args[0]
-            if not isinstance(obj, type) and not isinstance(obj, types.FunctionType):
-                return self.compute(*args, name=name)
-        for arg in args:
-            if isinstance(arg, Known) and isinstance(arg.obj, Module):
-                raise Unclear(f"it hands a module to {name!r}")
-        self.compute(*args)
-        self.keep(*args)
+            return self._call_torch(obj, name, args)
+        self._show(*args)
+        found = [given for arg in args for given in given_in(arg)]
+        if not may_take_tensors(obj) and any(given.shares for given in found):
+            raise Unclear(f"it hands what it is given to {name!r}")
         if obj is print:
             return NONE
-        return self._result(args)
+        return made_of(found) if found else PLAIN
+
+    def _pack(self, args: Sequence[Value]) -> None:
+        if any(map(is_callback, args)):
+            self.keep(*args)
+        # Values that are packed are not kept yet, methods may be called.
+        self.keep(*(a for a in args if isinstance(a, Member) or not given_in(a)))
+
+    def element_of_any(self, args: Sequence[Value]) -> Value:
+        """What a loop over containers, or numbers, that were packed together gives."""
+        if all(map(is_plain, args)):
+            return PLAIN
+        return STATE if len(args) != 1 else self._list_of(self.element(args[0]))
+
+    @staticmethod
+    def _list_of(element: Value) -> Value:
+        return PLAIN if is_plain(element) else STATE
+
+    def _call_torch(self, obj: Any, name: str, args: Sequence[Value]) -> Value:
+        if args and isinstance(args[0], Known) and isinstance(args[0].obj, Module):
+            return self._call_on_module(args[0].obj, name, args[1:])
+        if edits(name) and args:
+            self.effects.edits_tensors = True
+            self.edit(args[0], *args[1:])
+            return args[0]
+        if is_measuring(getattr(obj, "__module__", None) or ""):
+            self.keep(*args)
+            return PLAIN
+        if isinstance(obj, types.FunctionType) and not is_functional(obj):
+            raise Unclear(f"it calls {name!r} of PyTorch")
+        for arg in args:
+            if is_callback(arg):
+                self.keep(*args)
+        return self.compute(*(arg for arg in args if not is_callback(arg)), name=name)
+
+    def _call_on_module(
+        self, module: Module, name: str, args: Sequence[Value]
+    ) -> Value:
+        if name not in MODULE_READS:
+            raise Unclear(f"it calls {name!r} of a module")
+        for tensor in (*module.parameters(), *module.buffers()):
+            self.touch(tensor)
+        self.effects.computes = True
+        self.keep(*args)
+        return TENSOR
+
+    def _show(self, *values: Value) -> None:
+        """Values go where they are read at once, or kept."""
+        for value in values:
+            if isinstance(value, Known) and isinstance(value.obj, Module):
+                raise Unclear("it hands a module on")
+            if any(given.shares for given in given_in(value)):
+                self.effects.computes = True
+        self.keep(*values)
+
+    def show(self, value: Value) -> None:
+        if not isinstance(value, Known) or not isinstance(value.obj, Module):
+            self._show(value)
+
+    def enter(self, context: Value) -> None:
+        """A with statement."""
+        obj = context.obj if isinstance(context, Known) else None
+        if context != of(_Context) and not is_library_type(type(obj)):
+            raise Unclear("it enters a context that is not known")
+        self.keep(context)
+
+    def truth(self, value: Value) -> None:
+        """Asked whether it is true, or nothing."""
+        if isinstance(value, Known) and not is_library_type(type(value.obj)):
+            for name in ("__bool__", "__len__"):
+                found = inspect.getattr_static(type(value.obj), name, None)
+                if isinstance(found, types.FunctionType) and not is_torch(found):
+                    raise Unclear(f"it asks for {name!r} of an object, which runs code")
+            self.touch(value.obj)
+        elif given_in(value) or is_tensor(value):
+            self.compute(value)
 
     def _getattr(self, args: Sequence[Value]) -> Value:
         if not isinstance(args[1], Known) or not isinstance(args[1].obj, str):
             raise Unclear("it reads an attribute whose name is not known")
         self.keep(*args[2:])
-        found = self.attribute(args[0], args[1].obj)
-        return STATE if len(args) > 2 and not given_in(found) else found
+        return self.attribute(args[0], args[1].obj, *args[2:3])
 
     def _note_clock(self, module: str | None) -> None:
         if is_measuring(module or ""):
@@ -421,15 +728,11 @@ class _Reader:
         args: Sequence[Value],
         names: Sequence[str],
     ) -> Value:
-        cells = {
-            name: _cell(cell)
-            for name, cell in zip(
-                function.__code__.co_freevars, function.__closure__ or (), strict=True
-            )
-        }
-        for value, cell in zip(cells.values(), function.__closure__ or (), strict=True):
-            if isinstance(value, Known):
-                self.effects.touched.append(cell)
+        cells = zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        )
+        for i, cell in enumerate(function.__closure__ or ()):
+            self._homes[id(cell)] = (function, i)
         defaults = (
             *(function.__defaults__ or ()),
             *(function.__kwdefaults__ or {}).values(),
@@ -437,7 +740,7 @@ class _Reader:
         for default in defaults:
             self.touch(default)
         return self._run(
-            Made(function.__code__, cells, function.__globals__),
+            Made(function.__code__, dict(cells), function.__globals__),
             args,
             names=names,
             defaults=[Known(default) for default in defaults],
@@ -462,11 +765,10 @@ class _Reader:
             self._running.pop()
 
 
-def _cell(cell: types.CellType) -> Value:
-    try:
-        return Known(cell.cell_contents)
-    except ValueError:
-        return STATE
+def _module_of(owner: object) -> str | None:
+    if isinstance(owner, type):
+        return owner.__module__
+    return owner.__name__ if isinstance(owner, types.ModuleType) else None
 
 
 def _bound(
@@ -494,10 +796,24 @@ def _bound(
     return bound | dict.fromkeys(extra[:starred], rest)
 
 
+class _Context:
+    """Stands for a context manager that concerns the hook alone."""
+
+
+_MISSING = object()
+_INDICES = (int, slice, type(None), type(...))
+_UNBOUND_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType)
+_BUILTIN_METHODS = (
+    *_UNBOUND_METHODS,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+)
 _UNTOUCHED = (
     type(None), bool, int, float, complex, str, bytes, type, types.ModuleType,
     types.FunctionType, types.BuiltinFunctionType, torch.dtype, torch.device,
 )  # fmt: skip
-_BUILTIN_LOOKS = (isinstance, issubclass, len, type, id, callable, hasattr)
-_BUILTIN_PACKS = (tuple, list, dict, set, zip, enumerate, iter, next, reversed)
-_BUILTIN_SCALARS = (bool, float, int)
+_LOOKS = (isinstance, issubclass, len, type, callable, hasattr)
+_PACKS = (tuple, list, set, zip, enumerate, iter, next, reversed, range, sorted, map)
+_OWN_CONTEXTS = (torch.no_grad, torch.enable_grad, torch.autocast)

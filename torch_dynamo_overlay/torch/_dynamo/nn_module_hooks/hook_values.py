@@ -10,13 +10,14 @@ import dataclasses
 import functools
 import sys
 import types
+import weakref
 from typing import Any, TYPE_CHECKING, TypeAlias
 
 import torch
 
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 
 class Unclear(Exception):
@@ -31,11 +32,13 @@ class Given:
         params: which arguments.
         live: whether autograd knows where it comes from.
         shares: whether it may share memory with these.
+        whole: whether it may be a container that is given, not what is in it.
     """
 
     params: frozenset[int]
     live: bool = True
     shares: bool = True
+    whole: bool = True
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,6 +61,23 @@ class Of:
     type: type | None
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
+class OneOf:
+    """One of several containers of a type, all items of another one."""
+
+    type: type
+    objs: tuple[Any, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OneOf) and self._ids() == other._ids()
+
+    def __hash__(self) -> int:
+        return hash(self._ids())
+
+    def _ids(self) -> tuple[int, ...]:
+        return tuple(map(id, self.objs))
+
+
 @dataclasses.dataclass(frozen=True)
 class Member:
     """An attribute that is most likely a method.
@@ -78,7 +98,7 @@ class Made:
     """A function that the hook makes."""
 
     code: types.CodeType
-    cells: dict[str, Value]
+    cells: dict[str, Any]
     scope: dict[str, Any]
 
 
@@ -86,10 +106,16 @@ class _Null:
     """What the interpreter pushes where a call has no ``self``."""
 
 
+class Plain:
+    """Stands for numbers, strings, shapes and all else that nothing can change."""
+
+
 NULL = _Null()
 NONE = Known(None)
 STATE = Of(None)
-Value: TypeAlias = Given | Known | Of | Member | Made | _Null
+PLAIN = Of(Plain)
+TENSOR = Of(torch.Tensor)
+Value: TypeAlias = Given | Known | Of | OneOf | Member | Made | _Null
 
 
 def given_in(value: Value) -> list[Given]:
@@ -99,10 +125,117 @@ def given_in(value: Value) -> list[Given]:
     return [value] if isinstance(value, Given) else []
 
 
+def of(cls: type) -> Of:
+    """Any object of a type, where the type says enough."""
+    if is_plain_type(cls):
+        return PLAIN
+    if issubclass(cls, torch.Tensor):
+        return TENSOR
+    return Of(cls)
+
+
+def type_of(value: Value) -> type | None:
+    """The type of a value, None when it is not known."""
+    if isinstance(value, Known):
+        return type(value.obj)
+    return value.type if isinstance(value, (Of, OneOf)) else None
+
+
+def is_plain_type(cls: type) -> bool:
+    """Whether nothing can change objects of a type, or be changed by them."""
+    return issubclass(cls, _PLAIN) and cls.__module__ in ("builtins", "torch")
+
+
+def is_plain(value: Value) -> bool:
+    """Whether a value is a number, a string or the like."""
+    if isinstance(value, Known):
+        return is_plain_type(type(value.obj)) or isinstance(value.obj, type)
+    return value == PLAIN
+
+
+def is_tensor(value: Value) -> bool:
+    """Whether a value is a tensor, or array, that the hook is not given."""
+    cls = type_of(value)
+    return cls is not None and (
+        issubclass(cls, torch.Tensor) or f"{cls.__module__}.{cls.__name__}" == _ARRAY
+    )
+
+
+def is_container(cls: type | None) -> bool:
+    """Whether a type is one of Python's own mutable containers, or tuple."""
+    return cls in _CONTAINERS
+
+
+def is_callback(value: Value) -> bool:
+    """Whether a value is a function that runs code of the user's."""
+    if isinstance(value, Made):
+        return True
+    function = value.obj if isinstance(value, Known) else None
+    if isinstance(function, types.MethodType):
+        function = function.__func__
+    return isinstance(function, types.FunctionType) and not is_library(function)
+
+
+def plain(value: Value) -> Value:
+    """What an item made of ``value`` stands for."""
+    found = given_in(value)
+    if found:
+        return found[0]
+    return STATE if isinstance(value, (Member, Made, _Null)) else value
+
+
+class Binding:
+    """Something that was found somewhere, and that something else may replace.
+
+    Args:
+        holder: a function, ``functools.partial``, object or namespace.
+        key: place in its closure or arguments, or the name in it.
+        obj: what was found.
+    """
+
+    def __init__(self, holder: Any, key: Any, obj: object) -> None:
+        self._holder = _weak(holder)
+        self._key = key
+        self._type = type(obj)
+        is_data = is_plain_type(self._type) or is_container(self._type)
+        is_data = is_data or issubclass(self._type, torch.Tensor)
+        self._obj = None if is_data else _weak(obj)
+
+    def holds(self) -> bool:
+        """Whether the same is found there: for data, anything of the same type."""
+        holder, key = self._holder(), self._key
+        try:
+            if isinstance(holder, dict):
+                obj = holder[key]
+            elif isinstance(holder, types.FunctionType) and isinstance(key, int):
+                obj = (holder.__closure__ or ())[key].cell_contents
+            elif isinstance(holder, functools.partial):
+                place: Any = holder.args if isinstance(key, int) else holder.keywords
+                obj = place[key]
+            else:
+                obj = getattr(holder, key)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            return False
+        if self._obj is None:
+            return type(obj) is self._type
+        return obj is self._obj()
+
+
+def _weak(obj: Any) -> Callable[[], Any]:
+    try:
+        return weakref.ref(obj)
+    except TypeError:
+        return lambda: obj
+
+
 def join(left: Value, right: Value) -> Value:
     """What stands for either of two values."""
     if left == right:
         return left
+    if is_plain(left) and is_plain(right):
+        return PLAIN
+    if {left, right} <= {PLAIN, TENSOR, NONE}:
+        return TENSOR
     if left is NULL or right is NULL:
         raise Unclear("its stack is not known")
     if found := [*given_in(left), *given_in(right)]:
@@ -112,12 +245,15 @@ def join(left: Value, right: Value) -> Value:
     return STATE
 
 
-def made_of(given: Sequence[Given], *, shares: bool = True) -> Given:
+def made_of(
+    given: Sequence[Given], *, shares: bool = True, whole: bool = True
+) -> Given:
     """What is made of some of what the hook is given, at least one."""
     return Given(
         frozenset().union(*(value.params for value in given)),
         any(value.live for value in given),
         shares and any(value.shares for value in given),
+        whole and any(value.whole for value in given),
     )
 
 
@@ -168,7 +304,22 @@ _FORBIDDEN = frozenset(
     + ("__setattr__", "__delattr__", "__setstate__", "__getattribute__")
     + ("saved_tensors_hooks", "is_compiling", "is_dynamo_compiling", "graph_break")
 )
-_RANDOM = ("rand", "bernoulli", "dropout", "multinomial", "normal_", "uniform")
+_RANDOM: tuple[str, ...] = ("rand", "bernoulli", "dropout", "multinomial", "uniform")
+_RANDOM += (
+    "poisson",
+    "rng",
+    "exponential",
+    "cauchy",
+    "geometric",
+    "gumbel",
+    "rrelu",
+    "shuffle",
+    "gauss",
+)
+_RANDOM_NAMES = frozenset(
+    ("normal", "normal_", "log_normal_", "choice", "choices", "sample", "seed")
+    + ("rsample", "initial_seed")
+)
 
 
 def is_forbidden(name: str) -> bool:
@@ -180,12 +331,19 @@ def is_forbidden(name: str) -> bool:
 
 def is_random(name: str) -> bool:
     """Whether a function of that name draws random numbers."""
-    return any(part in name for part in _RANDOM)
+    return name in _RANDOM_NAMES or any(part in name for part in _RANDOM)
+
+
+def is_random_module(function: Any) -> bool:
+    """Whether a function belongs to a module that draws random numbers."""
+    module = getattr(function, "__module__", None) or ""
+    owner = getattr(function, "__self__", None)
+    return "random" in module or "random" in type(owner).__module__
 
 
 def edits(name: str) -> bool:
     """Whether a method of that name may edit the object it belongs to."""
-    if name.startswith("_"):
+    if name.startswith("__"):
         return name.startswith(("__i", "__set", "__del"))
     return name in _EDITS or name.endswith("_")
 
@@ -210,7 +368,29 @@ def has_names(value: Value) -> bool:
     )
 
 
-_MEASURING = ("time", "tracemalloc", "resource", "psutil", "pynvml") + (
+_PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes, range)
+_PLAIN += (slice, type(...), torch.Size, torch.dtype, torch.device, torch.layout)
+_ARRAY = "numpy.ndarray"
+_CONTAINERS = (
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    collections.deque,
+    collections.OrderedDict,
+    collections.defaultdict,
+    collections.Counter,
+)
+_MEASURING = (
+    "time",
+    "datetime",
+    "timeit",
+    "tracemalloc",
+    "resource",
+    "psutil",
+    "pynvml",
+) + (
     "torch.cuda",
     "torch.xpu",
     "torch.mps",
@@ -226,11 +406,6 @@ def is_measuring(module: str) -> bool:
     )
 
 
-def is_harmless(cls: type) -> bool:
-    """Whether methods of a class of PyTorch leave models and autograd alone."""
-    return is_measuring(cls.__module__) or issubclass(cls, torch.Tensor)
-
-
 def is_torch(obj: Any) -> bool:
     """Whether PyTorch defines a function or type."""
     module = getattr(obj, "__module__", None)
@@ -242,12 +417,52 @@ def is_torch(obj: Any) -> bool:
 
 def is_library(function: types.FunctionType) -> bool:
     """Whether a function comes from a library, which knows nothing of the model."""
-    root = (function.__module__ or "").split(".")[0]
-    return (
-        root in sys.stdlib_module_names
-        or root == "torch"
-        or "site-packages" in function.__code__.co_filename
+    return _is_library_module(function.__module__) or is_library_code(function)
+
+
+def is_library_code(function: types.FunctionType) -> bool:
+    """Whether the code of a function is that of a library."""
+    return "site-packages" in function.__code__.co_filename
+
+
+def is_library_type(cls: type) -> bool:
+    """Whether a type comes from a library, and is not PyTorch's own."""
+    if cls.__module__.split(".")[0] == "torch":
+        return is_measuring(cls.__module__) or "tensorboard" in cls.__module__
+    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
+    return _is_library_module(cls.__module__) or "site-packages" in file
+
+
+def _is_library_module(name: str | None) -> bool:
+    root = (name or "").split(".")[0]
+    return root in sys.stdlib_module_names - {"__main__"} or root == "torch"
+
+
+def is_functional(function: types.FunctionType) -> bool:
+    """Whether a Python function of PyTorch only computes."""
+    return function.__module__ in (
+        "torch.functional",
+        "torch.nn.functional",
+        "torch._tensor",
+        "torch.utils._pytree",
     )
+
+
+def may_take_tensors(function: Any) -> bool:
+    """Whether a function of a library reads tensors, but edits none."""
+    module = getattr(function, "__module__", None) or ""
+    owner = getattr(function, "__self__", None)
+    root = (module or type(owner).__module__).split(".")[0]
+    if root == "numpy":
+        return getattr(function, "__name__", "") in _ARRAY_READS
+    return root in ("builtins", "copy", "json", "logging", "math", "pickle", "pprint")
+
+
+_ARRAY_READS = frozenset(
+    ("asarray", "array", "save", "savez", "mean", "std", "var", "sum", "min", "max")
+    + ("abs", "norm", "isnan", "isfinite", "median", "percentile", "histogram")
+    + ("concatenate", "stack")
+)
 
 
 _NONE_METHODS = {
