@@ -703,10 +703,10 @@ class _Reader:
 
     def truth(self, value: Value) -> None:
         """Asked whether it is true, or nothing."""
-        if isinstance(value, Known) and not is_library_type(type(value.obj)):
+        if isinstance(value, Known):
             for name in ("__bool__", "__len__"):
                 found = inspect.getattr_static(type(value.obj), name, None)
-                if isinstance(found, types.FunctionType) and not is_torch(found):
+                if isinstance(found, types.FunctionType) and not is_library(found):
                     raise Unclear(f"it asks for {name!r} of an object, which runs code")
             self.touch(value.obj)
         elif given_in(value) or is_tensor(value):

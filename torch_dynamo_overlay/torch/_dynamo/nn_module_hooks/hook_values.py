@@ -426,11 +426,17 @@ def is_library_code(function: types.FunctionType) -> bool:
 
 
 def is_library_type(cls: type) -> bool:
-    """Whether a type comes from a library, and is not PyTorch's own."""
-    if cls.__module__.split(".")[0] == "torch":
-        return is_measuring(cls.__module__) or "tensorboard" in cls.__module__
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None) or ""
-    return _is_library_module(cls.__module__) or "site-packages" in file
+    """Whether objects of a type take in what they are told, and no frame reads them."""
+    if is_measuring(cls.__module__) or "tensorboard" in cls.__module__:
+        return True
+    return cls.__module__.split(".")[0] in _SINKS
+
+
+_SINKS = frozenset(
+    ("logging", "io", "_io", "threading", "_thread", "queue", "_queue", "csv", "_csv")
+    + ("pathlib", "re", "string", "zlib", "hashlib", "_hashlib", "tempfile", "tqdm")
+    + ("wandb", "mlflow", "rich", "tensorboardX")
+)
 
 
 def _is_library_module(name: str | None) -> bool:
