@@ -1,7 +1,7 @@
 # Every target works from a fresh clone: what it needs is made first.
 #   TORCH_WHEEL=path   base wheel to use instead of the download, offline
 #   PRISTINE=1         `make demo` also runs the official release, in a venv of its own
-#   SLOW=1             `make test` runs the slow tests too, as CI does
+#   SLOW=1             `make test` runs all tests; CI runs all but those marked long
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -20,6 +20,8 @@ WHEEL_INPUTS := $(filter-out $(CHECKERS),$(wildcard tools/*.py)) \
 # $(call timed,what,command): run it, then say how long it took.
 timed = set -e; start=$$(date +%s); $(2); \
     echo "$(1): $$(($$(date +%s) - start)) s" >&2
+
+SELECT = $(if $(SLOW),,$(if $(CI),-m "not long",-m "not slow and not long"))
 
 .PHONY: demo wheel venv test bench lint check negative-control clean \
     test-tools test-dynamo FORCE
@@ -54,7 +56,7 @@ test-tools: venv
 	$(RUN) -m pytest -q test/tools test/pristine
 
 test-dynamo: venv
-	$(RUN) -m pytest -q -n auto --dist worksteal $(if $(CI)$(SLOW),,-m "not slow") test/dynamo
+	$(RUN) -m pytest -q -n auto --dist worksteal $(SELECT) test/dynamo
 
 # Keeps .work/torch, which may hold commits of yours, and the downloaded wheel.
 clean:

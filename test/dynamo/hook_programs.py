@@ -287,6 +287,15 @@ def slow(test: Any) -> Any:
     return pytest.mark.slow(test)
 
 
+def long(test: Any) -> Any:
+    """Mark ``test`` as one that not even CI runs: more of what others do."""
+    if "PYTEST_VERSION" not in os.environ:
+        return slowTest(test)
+    import pytest
+
+    return pytest.mark.long(test)
+
+
 class HookTestCase(torch._dynamo.test_case.TestCase):
     """Base of the hook tests: eager is the oracle of every comparison.
 

@@ -24,7 +24,7 @@ from torch.testing._internal.common_utils import (
 
 from hook_gradients import growing, logging, summary
 from hook_kinds import register, register_global
-from hook_programs import HookTestCase, play, Run, same, slow
+from hook_programs import HookTestCase, long, play, Run, same, slow
 
 
 SLICE = 20
@@ -276,8 +276,13 @@ class RandomBackwardTests(HookTestCase):
         self.check_slice(index)
 
     @slow
-    @parametrize("index", range(3, 15))
+    @parametrize("index", range(3, 8))
     def test_equals_eager_more(self, index: int) -> None:
+        self.check_slice(index)
+
+    @long
+    @parametrize("index", range(8, 15))
+    def test_equals_eager_all(self, index: int) -> None:
         self.check_slice(index)
 
 

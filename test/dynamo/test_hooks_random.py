@@ -36,7 +36,8 @@ from hook_programs import BACKENDS, start, WRAPS
 
 SLICE = 25
 QUICK_SLICES = range(3)
-SLOW_SLICES = range(3, 12)
+SLOW_SLICES = range(3, 8)
+LONG_SLICES = range(8, 12)
 
 
 class RandomHookProgramTests(TestCase):
@@ -96,6 +97,16 @@ class RandomHookProgramTests(TestCase):
     @pytest.mark.slow
     @parametrize("index", SLOW_SLICES)
     def test_more_global_hooks(self, index: int) -> None:
+        self.check_slice(index, with_globals=True)
+
+    @pytest.mark.long
+    @parametrize("index", LONG_SLICES)
+    def test_all_module_hooks(self, index: int) -> None:
+        self.check_slice(index, with_globals=False)
+
+    @pytest.mark.long
+    @parametrize("index", LONG_SLICES)
+    def test_all_global_hooks(self, index: int) -> None:
         self.check_slice(index, with_globals=True)
 
 

@@ -40,7 +40,7 @@ from .forward_calls import (
 from .graph_inputs import module_hooks_input, RunTimeHookVariable
 from .hook_code import effects_of, HookEffects
 from .hook_values import Unclear
-from .policy import policy_of
+from .policy import mark_of, policy_of
 
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ class ForwardHookVariable(RunTimeHookVariable):
         args: Sequence[VariableTracker],
         source: Source,
     ) -> None:
-        policy = policy_of(self.value)
-        if policy == "trace":
+        if policy_of(self.value) == "trace":
             raise Unclear("its policy says so")
         if must_trace(tx, self.value):
             raise Unclear("the frame could tell")
@@ -112,7 +111,7 @@ class ForwardHookVariable(RunTimeHookVariable):
         if module.source is None:
             raise Unclear("its module is made in the frame")
         _check_frames(tx)
-        effects = self._effects(module, len(args), trusts=policy == "call")
+        effects = self._effects(module, len(args), trusts=mark_of(self.value) == "call")
         tensors: list[torch.Tensor] = []
         copies = must_copy(tx, self.value)
         handed = [

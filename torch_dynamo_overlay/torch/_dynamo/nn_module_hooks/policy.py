@@ -29,10 +29,10 @@ def hook_policy(policy: Policy) -> Callable[[_Hook], _Hook]:
 
     Args:
         policy: ``"trace"``: as part of the graph, which it breaks where that is not
-            possible. ``"call"``: at run time, outside of the graph. The hook promises
-            to return None and to edit nothing that it is given, when it is a forward
-            hook or pre-hook, and that compiled code reads nothing that it writes.
-            ``"auto"``: whichever is known to be right.
+            possible. ``"call"``: at run time. A forward hook or pre-hook promises to
+            return None, to edit nothing that it is given, and that compiled code reads
+            nothing that it writes; the configuration's ``"call"`` takes no such
+            promise. ``"auto"``: whichever is known to be right.
 
     Returns:
         A decorator of functions, which returns what it is given. It wins over
@@ -58,8 +58,13 @@ def policy_of(hook: object) -> Policy:
     Args:
         hook: a hook, or None when it is not known yet.
     """
+    mark = mark_of(hook)
+    return config.nn_module_hook_policy if mark is None else mark
+
+
+def mark_of(hook: object) -> Policy | None:
+    """What :func:`hook_policy` says of ``hook``, None when nothing."""
     while isinstance(hook, functools.partial):
         hook = hook.func
     call = inspect.getattr_static(type(hook), "__call__", None)
-    mark = getattr(hook, _MARK, getattr(call, _MARK, None))
-    return config.nn_module_hook_policy if mark is None else mark
+    return getattr(hook, _MARK, getattr(call, _MARK, None))
