@@ -36,8 +36,8 @@ from hook_programs import BACKENDS, start, WRAPS
 
 SLICE = 25
 QUICK_SLICES = range(3)
-SLOW_SLICES = range(3, 8)
-LONG_SLICES = range(8, 12)
+SLOW_SLICES = range(3, 5)
+LONG_SLICES = range(5, 12)
 
 
 class RandomHookProgramTests(TestCase):
