@@ -242,9 +242,8 @@ def _handed(
     if value.is_tensor():
         example = value.as_proxy().node.meta["example_value"]
         seen.append(example)
-        # AOTAutograd cannot give out a view, of some kinds, and the same detached.
-        if not is_live and example.requires_grad and not example._is_view():
-            value = value.call_method(tx, "detach", [], {})
+        # Not detached in the graph: Inductor's backward may write over the memory of a
+        # detached output, which it takes for a buffer of its own.
         return value.call_method(tx, "clone", [], {}) if copies else value
     if isinstance(value, (ConstantVariable, SymNodeVariable)):
         return value
