@@ -285,24 +285,10 @@ def _check_frames(tx: InstructionTranslatorBase) -> None:
         for block in frame.block_stack:
             if not isinstance(block.with_context, GradModeVariable):
                 raise Unclear("it is called inside of a context manager")
-        instruction = frame.current_instruction
-        if instruction.exn_tab_entry and not _is_with(instruction.exn_tab_entry):
+        if frame.current_instruction.exn_tab_entry:
+            # Of a try statement, or of a with statement.
             raise Unclear("its errors may be caught")
         frame = frame.parent
-
-
-def _is_with(entry: Any) -> bool:
-    """Whether an entry of an exception table belongs to a with statement."""
-    target = entry.target
-    for _ in range(3):
-        if target is not None and target.opname == "WITH_EXCEPT_START":
-            return True
-        target = _following(target)
-    return False
-
-
-def _following(instruction: Any) -> Any:
-    return getattr(instruction, "next", None)
 
 
 def _guard_on_code(hook: Any, source: Source) -> None:

@@ -568,13 +568,9 @@ class _Reader:
     def _make(self, cls: type, args: Sequence[Value], names: Sequence[str]) -> Value:
         """A class is called."""
         if cls in _LOOKS:
-            for arg in args:
-                self.look(arg)
-            return PLAIN
+            return self._look_at(args)
         if cls in _PACKS:
-            self._pack(args)
-            found = [given for arg in args for given in given_in(arg)]
-            return made_of(found, whole=False) if found else of(list)
+            return self._pack(args) or of(list)
         if is_plain_type(cls):
             self._show(*args)
             return PLAIN
@@ -613,13 +609,9 @@ class _Reader:
             self.edit(args[0], *args[1:])
             return PLAIN
         if obj in _LOOKS:
-            for arg in args:
-                self.look(arg)
-            return PLAIN
+            return self._look_at(args)
         if obj in _PACKS:
-            self._pack(args)
-            found = [given for arg in args for given in given_in(arg)]
-            return made_of(found, whole=False) if found else self.element_of_any(args)
+            return self._pack(args) or self._element_of_any(args)
         if obj is getattr and len(args) > 1:
             return self._getattr(args)
         if obj is setattr and len(args) == 3:
@@ -637,21 +629,26 @@ class _Reader:
             return NONE
         return made_of(found) if found else PLAIN
 
-    def _pack(self, args: Sequence[Value]) -> None:
+    def _look_at(self, args: Sequence[Value]) -> Value:
+        for arg in args:
+            self.look(arg)
+        return PLAIN
+
+    def _pack(self, args: Sequence[Value]) -> Value | None:
+        """What is made of the hook's arguments in ``args``, None if there are none."""
         if any(map(is_callback, args)):
             self.keep(*args)
         # Values that are packed are not kept yet, methods may be called.
         self.keep(*(a for a in args if isinstance(a, Member) or not given_in(a)))
+        found = [given for arg in args for given in given_in(arg)]
+        return made_of(found, whole=False) if found else None
 
-    def element_of_any(self, args: Sequence[Value]) -> Value:
+    def _element_of_any(self, args: Sequence[Value]) -> Value:
         """What a loop over containers, or numbers, that were packed together gives."""
         if all(map(is_plain, args)):
             return PLAIN
-        return STATE if len(args) != 1 else self._list_of(self.element(args[0]))
-
-    @staticmethod
-    def _list_of(element: Value) -> Value:
-        return PLAIN if is_plain(element) else STATE
+        is_one = len(args) == 1 and is_plain(self.element(args[0]))
+        return PLAIN if is_one else STATE
 
     def _call_torch(self, obj: Any, name: str, args: Sequence[Value]) -> Value:
         if args and isinstance(args[0], Known) and isinstance(args[0].obj, Module):
