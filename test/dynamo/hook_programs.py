@@ -333,10 +333,39 @@ class HookTestCase(torch._dynamo.test_case.TestCase):
         if distinct is not None:
             self.assertEqual(len(different(eager.steps)), distinct, eager.steps)
         run = play(scenario, compiled=True, **options)
-        self.assertEqual(eager.log, run.log)
+        self.check_log(eager.log, run.log)
         self.assertEqual(len(eager.steps), len(run.steps))
         for i, (want, got) in enumerate(zip(eager.steps, run.steps, strict=True)):
             self.assertTrue(same(want, got), f"step {i}: eager {want}, compiled {got}")
         if graphs is not None:
             self.assertEqual(run.graphs, graphs)
         return run
+
+    def check_log(self, eager: list[Any], compiled: list[Any]) -> None:
+        """Require the same of what hooks appended to ``Run.log`` in both playings."""
+        self.assertEqual(eager, compiled)
+
+
+class RandomProgramTestCase(HookTestCase):
+    """Plays slices of 20 seeds and reports the first difference of each.
+
+    A class sets ``differences``: what eager and compiled code differ in, by seed.
+    """
+
+    differences: Callable[[int], list[str]]
+
+    def check_slice(self, index: int) -> None:
+        """Play the ``index``-th slice."""
+        seeds = range(index * 20, (index + 1) * 20)
+        found = {seed: type(self).differences(seed) for seed in seeds}
+        lines = [f"seed {seed}: {said[0]}" for seed, said in found.items() if said]
+        self.assertFalse(lines, "\n".join(lines))
+
+
+def zeroed(values: list[Any], others: list[Any]) -> list[Any]:
+    """``values`` with zeros for None: what compiled code without hooks gives a
+    parameter that no gradient reaches, and so does code whose hooks are traced."""
+    return [
+        torch.zeros_like(other) if value is None and other is not None else value
+        for value, other in zip(values, others, strict=True)
+    ]

@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from hook_programs import HookTestCase, same
+
 
 Maker = Callable[[list[Any]], Callable[..., Any]]
 RECORDERS: dict[str, Maker] = {}
@@ -52,6 +54,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         return value
     return [plain(item) for item in value]
+
+
+class RecordingTestCase(HookTestCase):
+    """A log may hold tensors, containers and other things that ``plain`` knows."""
+
+    def check_log(self, eager: list[Any], compiled: list[Any]) -> None:
+        for want, got in zip(plain(eager), plain(compiled), strict=False):
+            self.assertTrue(same(want, got), f"eager {want}\ncompiled {got}")
+        self.assertEqual(len(eager), len(compiled))
 
 
 @recorder

@@ -24,10 +24,17 @@ from torch.testing._internal.common_utils import (
 
 from hook_gradients import growing, logging, summary
 from hook_kinds import register, register_global
-from hook_programs import HookTestCase, long, play, Run, same, slow
+from hook_programs import (
+    long,
+    play,
+    RandomProgramTestCase,
+    Run,
+    same,
+    slow,
+    zeroed,
+)
 
 
-SLICE = 20
 FULL_KINDS = ("full_backward", "backward_pre", "tensor", "input", "retain_grad")
 LEGACY_KINDS = ("legacy_backward", "tensor", "retain_grad")
 POLICIES = ("auto", "auto", "call")
@@ -253,23 +260,8 @@ def differences(seed: int) -> list[str]:
     return found
 
 
-def zeroed(values: list[Any], others: list[Any]) -> list[Any]:
-    """``values`` with zeros for None: what compiled code without hooks gives a
-    parameter that no gradient reaches, and so does code whose hooks are traced."""
-    return [
-        torch.zeros_like(other) if value is None and other is not None else value
-        for value, other in zip(values, others, strict=True)
-    ]
-
-
-class RandomBackwardTests(HookTestCase):
-    def check_slice(self, index: int) -> None:
-        failures = {}
-        for seed in range(index * SLICE, (index + 1) * SLICE):
-            if found := differences(seed):
-                failures[seed] = found
-        lines = [f"seed {seed}: {found[0]}" for seed, found in failures.items()]
-        self.assertFalse(lines, "\n".join(lines))
+class RandomBackwardTests(RandomProgramTestCase):
+    differences = staticmethod(differences)
 
     @parametrize("index", range(3))
     def test_equals_eager(self, index: int) -> None:

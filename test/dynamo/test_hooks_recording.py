@@ -18,8 +18,8 @@ from torch.testing._internal.common_utils import (
     parametrize,
 )
 
-from hook_programs import HookTestCase, Net, play, Run, same, slow
-from hook_recorders import brief, Maker, OPAQUE, plain, RECORDERS
+from hook_programs import HookTestCase, Net, play, Run, slow
+from hook_recorders import brief, Maker, OPAQUE, RECORDERS, RecordingTestCase
 
 
 ALL = {**RECORDERS, **OPAQUE}
@@ -38,23 +38,6 @@ ON_INDUCTOR = (
 )
 
 
-class RecordingTestCase(HookTestCase):
-    def compare(
-        self, scenario: Any, *, graphs: int | None = None, **options: Any
-    ) -> Run:
-        """``check`` with a log that may hold tensors and containers."""
-        eager = play(scenario, compiled=False, **options)
-        run = play(scenario, compiled=True, **options)
-        for want, got in zip(plain(eager.log), plain(run.log), strict=False):
-            self.assertTrue(same(want, got), f"eager {want}\ncompiled {got}")
-        self.assertEqual(len(eager.log), len(run.log))
-        for i, (want, got) in enumerate(zip(eager.steps, run.steps, strict=True)):
-            self.assertTrue(same(want, got), f"step {i}: eager {want}, compiled {got}")
-        if graphs is not None:
-            self.assertEqual(run.graphs, graphs)
-        return run
-
-
 class StableTests(RecordingTestCase):
     """What a hook writes to its own state never causes a recompile."""
 
@@ -66,7 +49,7 @@ class StableTests(RecordingTestCase):
             for _ in range(steps):
                 run.step(train=train)
 
-        self.compare(scenario, graphs=1, backend=backend, fullgraph=True)
+        self.check(scenario, graphs=1, backend=backend, fullgraph=True)
 
     @parametrize("name", ALL)
     def test_one_graph_for_many_calls(self, name: str) -> None:
@@ -95,7 +78,7 @@ class StableTests(RecordingTestCase):
                 run.log.append(list(kept))
                 kept.clear()
 
-        self.compare(scenario, graphs=1, fullgraph=True, backend="aot_eager")
+        self.check(scenario, graphs=1, fullgraph=True, backend="aot_eager")
 
     def test_state_that_many_hooks_share(self) -> None:
         def scenario(run: Run) -> None:
@@ -114,7 +97,7 @@ class StableTests(RecordingTestCase):
             for _ in range(20):
                 run.step()
 
-        self.compare(scenario, graphs=1, fullgraph=True, backend="aot_eager")
+        self.check(scenario, graphs=1, fullgraph=True, backend="aot_eager")
 
     def test_new_hooks_at_each_step(self) -> None:
         def scenario(run: Run) -> None:
@@ -132,7 +115,7 @@ class StableTests(RecordingTestCase):
                 run.log.append((i, list(kept)))
                 run.step()
 
-        self.compare(scenario, graphs=2, fullgraph=True, backend="aot_eager")
+        self.check(scenario, graphs=2, fullgraph=True, backend="aot_eager")
 
     def test_another_hook_in_its_place(self) -> None:
         def scenario(run: Run) -> None:
@@ -142,7 +125,7 @@ class StableTests(RecordingTestCase):
                 run.step()
                 handle.remove()
 
-        self.compare(scenario, graphs=3, fullgraph=True, backend="aot_eager")
+        self.check(scenario, graphs=3, fullgraph=True, backend="aot_eager")
 
 
 class KindsTests(RecordingTestCase):
@@ -175,7 +158,7 @@ class KindsTests(RecordingTestCase):
             for _ in range(20):
                 run.step()
 
-        self.compare(scenario, graphs=1, fullgraph=True, backend=backend)
+        self.check(scenario, graphs=1, fullgraph=True, backend=backend)
 
     @parametrize("wrap", ("call", "inplace", "function"))
     def test_global(self, wrap: str) -> None:
@@ -185,7 +168,7 @@ class KindsTests(RecordingTestCase):
             for _ in range(20):
                 run.step()
 
-        run = self.compare(scenario, fullgraph=True, backend="aot_eager", wrap=wrap)
+        run = self.check(scenario, fullgraph=True, backend="aot_eager", wrap=wrap)
         self.assertEqual(run.graphs, 1)
 
     def test_always_call(self) -> None:
@@ -195,7 +178,7 @@ class KindsTests(RecordingTestCase):
             for _ in range(20):
                 run.step()
 
-        self.compare(scenario, backend="aot_eager")
+        self.check(scenario, backend="aot_eager")
 
     def test_mixed_with_hooks_that_change_the_output(self) -> None:
         def scenario(run: Run) -> None:
@@ -210,7 +193,7 @@ class KindsTests(RecordingTestCase):
             for _ in range(20):
                 run.step()
 
-        self.compare(scenario, graphs=1, fullgraph=True, backend="aot_eager")
+        self.check(scenario, graphs=1, fullgraph=True, backend="aot_eager")
 
 
 class Counting(nn.Module):
@@ -279,7 +262,7 @@ class FrameTests(RecordingTestCase):
                 run.log.append(len(run.model.features))
 
         make = lambda: Collecting(clears)  # noqa: E731
-        self.compare(scenario, make=make, backend="aot_eager")
+        self.check(scenario, make=make, backend="aot_eager")
 
     @parametrize("when", ("before", "after"))
     def test_hook_reads_what_forward_changes(self, when: str) -> None:
@@ -291,7 +274,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(4):
                 run.step()
 
-        self.compare(scenario, make=lambda: Counting(when), backend="aot_eager")
+        self.check(scenario, make=lambda: Counting(when), backend="aot_eager")
 
     def test_hook_writes_an_attribute_that_forward_reads(self) -> None:
         class Scaled(nn.Module):
@@ -311,7 +294,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(4):
                 run.step()
 
-        self.compare(scenario, make=Scaled, backend="aot_eager")
+        self.check(scenario, make=Scaled, backend="aot_eager")
 
     def test_hook_writes_a_global_that_forward_reads(self) -> None:
         class Scaled(nn.Module):
@@ -333,7 +316,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(4):
                 run.step()
 
-        self.compare(scenario, make=Scaled, backend="aot_eager")
+        self.check(scenario, make=Scaled, backend="aot_eager")
 
     def test_hook_edits_a_buffer_that_forward_reads(self) -> None:
         class Normed(nn.Module):
@@ -355,7 +338,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(4):
                 run.step()
 
-        self.compare(scenario, make=Normed, backend="aot_eager")
+        self.check(scenario, make=Normed, backend="aot_eager")
 
     def test_hooks_that_see_each_others_state(self) -> None:
         def scenario(run: Run) -> None:
@@ -374,7 +357,7 @@ class FrameTests(RecordingTestCase):
                 run.step()
                 run.log.append(dict(state))
 
-        self.compare(scenario, backend="aot_eager")
+        self.check(scenario, backend="aot_eager")
 
     def test_new_hook_with_the_same_code_writes_what_forward_reads(self) -> None:
         class Cached(nn.Module):
@@ -400,7 +383,7 @@ class FrameTests(RecordingTestCase):
                 handle.remove()
 
         graphs: set[int] = set()
-        self.compare(scenario, make=Cached, backend="aot_eager")
+        self.check(scenario, make=Cached, backend="aot_eager")
         # None of eager's, and one for all hooks that have lists of their own.
         self.assertEqual(graphs, {0, 1})
 
@@ -420,7 +403,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(3):
                 run.step()
 
-        self.compare(scenario, make=Twice, backend="aot_eager")
+        self.check(scenario, make=Twice, backend="aot_eager")
 
     def test_hook_clips_parameters(self) -> None:
         def scenario(run: Run) -> None:
@@ -432,7 +415,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(3):
                 run.step()
 
-        self.compare(scenario, backend="aot_eager")
+        self.check(scenario, backend="aot_eager")
 
     def test_callback_that_records(self) -> None:
         def scenario(run: Run) -> None:
@@ -443,7 +426,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(3):
                 run.step()
 
-        self.compare(scenario, graphs=1, fullgraph=True, backend="aot_eager")
+        self.check(scenario, graphs=1, fullgraph=True, backend="aot_eager")
 
     @parametrize("nested", (False, True))
     def test_graph_breaks_between_hooks(self, nested: bool) -> None:
@@ -470,7 +453,7 @@ class FrameTests(RecordingTestCase):
                 run.step()
 
         with torch._dynamo.config.patch(nested_graph_breaks=nested):
-            self.compare(scenario, make=Outer, backend="aot_eager")
+            self.check(scenario, make=Outer, backend="aot_eager")
 
     def test_timer_and_recorder_share_a_log(self) -> None:
         def scenario(run: Run) -> None:
@@ -486,7 +469,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(4):
                 run.step()
 
-        self.compare(scenario, graphs=1, fullgraph=True, backend="aot_eager")
+        self.check(scenario, graphs=1, fullgraph=True, backend="aot_eager")
 
     @parametrize("name", ("append_detached", "item", "append_live", "insert"))
     def test_edited_in_place_afterwards(self, name: str) -> None:
@@ -496,7 +479,7 @@ class FrameTests(RecordingTestCase):
                 run.step()
 
         options: dict[str, Any] = {"make": InPlace, "backend": "aot_eager"}
-        self.compare(scenario, graphs=1, fullgraph=True, **options)
+        self.check(scenario, graphs=1, fullgraph=True, **options)
 
     def test_edited_in_place_between_two_looks(self) -> None:
         def scenario(run: Run) -> None:
@@ -507,7 +490,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(4):
                 run.step()
 
-        self.compare(scenario, make=InPlace, backend="aot_eager")
+        self.check(scenario, make=InPlace, backend="aot_eager")
 
     def test_errors_that_forward_catches(self) -> None:
         class Careful(Net):
@@ -528,7 +511,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(6):
                 run.step()
 
-        self.compare(scenario, make=Careful, backend="aot_eager")
+        self.check(scenario, make=Careful, backend="aot_eager")
 
     @parametrize("use_reentrant", (False, True))
     def test_checkpoint(self, use_reentrant: bool) -> None:
@@ -545,7 +528,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(3):
                 run.step()
 
-        self.compare(scenario, make=Checkpointed, backend="aot_eager")
+        self.check(scenario, make=Checkpointed, backend="aot_eager")
 
     @parametrize("mode", ("no_grad", "inference_mode", "autocast"))
     def test_modes(self, mode: str) -> None:
@@ -571,7 +554,7 @@ class FrameTests(RecordingTestCase):
             for _ in range(3):
                 run.step()
 
-        self.compare(scenario, make=Moded, backend="aot_eager")
+        self.check(scenario, make=Moded, backend="aot_eager")
 
 
 _SCALE = 1.0
@@ -594,7 +577,7 @@ class LiveTests(RecordingTestCase):
                 loss.backward()
                 run.log.append([p.grad.clone() for p in run.model.parameters()])
 
-        self.compare(scenario, graphs=1, fullgraph=True, backend=backend)
+        self.check(scenario, graphs=1, fullgraph=True, backend=backend)
 
     def test_backward_through_what_the_hook_computed(self) -> None:
         def scenario(run: Run) -> None:
@@ -627,7 +610,7 @@ class LiveTests(RecordingTestCase):
             for i in range(5):
                 run.step(torch.full((3, 4), float(i)))
 
-        self.compare(scenario, graphs=1, fullgraph=True, backend="inductor")
+        self.check(scenario, graphs=1, fullgraph=True, backend="inductor")
 
     @parametrize("what", ("returns", "returns_none", "edits", "adds"))
     def test_hooks_that_change_the_output(self, what: str) -> None:
@@ -646,7 +629,7 @@ class LiveTests(RecordingTestCase):
             for _ in range(3):
                 run.step()
 
-        self.compare(scenario, backend="aot_eager")
+        self.check(scenario, backend="aot_eager")
 
     def test_output_is_not_copied(self) -> None:
         def scenario(run: Run) -> None:
@@ -654,7 +637,7 @@ class LiveTests(RecordingTestCase):
             out = run.call(torch.ones(3, 4))
             self.assertEqual(out.data_ptr(), run.log[0].data_ptr())
 
-        self.compare(scenario, graphs=1, fullgraph=True, backend="aot_eager")
+        self.check(scenario, graphs=1, fullgraph=True, backend="aot_eager")
 
     def test_tensor_hooks_and_requires_grad(self) -> None:
         def scenario(run: Run) -> None:
@@ -666,7 +649,7 @@ class LiveTests(RecordingTestCase):
             for _ in range(3):
                 run.step()
 
-        self.compare(scenario, backend="aot_eager")
+        self.check(scenario, backend="aot_eager")
 
     def test_weight_that_a_hook_swaps(self) -> None:
         def scenario(run: Run) -> None:
@@ -685,7 +668,7 @@ class LiveTests(RecordingTestCase):
                 with torch.no_grad():
                     raw.mul_(1.5)
 
-        self.compare(scenario, backend="aot_eager")
+        self.check(scenario, backend="aot_eager")
 
 
 class ErrorTests(RecordingTestCase):
@@ -705,7 +688,7 @@ class ErrorTests(RecordingTestCase):
             for _ in range(4):
                 run.step()
 
-        self.compare(scenario, graphs=1, fullgraph=fullgraph, backend="aot_eager")
+        self.check(scenario, graphs=1, fullgraph=fullgraph, backend="aot_eager")
 
     def test_hook_that_hides_what_it_returns(self) -> None:
         class Sly(list[Any]):
@@ -827,7 +810,7 @@ class PolicyTests(RecordingTestCase):
     def test_trace(self) -> None:
         scenario = self._scenario(ALL["append_detached"])
         with torch._dynamo.config.patch(nn_module_hook_policy="trace"):
-            run = self.compare(scenario, backend="aot_eager")
+            run = self.check(scenario, backend="aot_eager")
         self.assertGreater(run.graphs, 1)
 
     def test_decorator_wins(self) -> None:
@@ -835,7 +818,7 @@ class PolicyTests(RecordingTestCase):
             return hook_policy("call")(ALL["append_detached"](log))
 
         with torch._dynamo.config.patch(nn_module_hook_policy="trace"):
-            self.compare(self._scenario(make), graphs=1, backend="aot_eager")
+            self.check(self._scenario(make), graphs=1, backend="aot_eager")
 
     def test_call_of_what_is_not_clear(self) -> None:
         class Board:
@@ -852,7 +835,7 @@ class PolicyTests(RecordingTestCase):
             return hook
 
         scenario = self._scenario(make)
-        self.compare(scenario, graphs=1, fullgraph=True, backend="aot_eager")
+        self.check(scenario, graphs=1, fullgraph=True, backend="aot_eager")
 
     def test_unknown_policy(self) -> None:
         with self.assertRaisesRegex(ValueError, "expected one of 'auto'"):

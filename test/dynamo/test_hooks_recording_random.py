@@ -21,12 +21,19 @@ from torch.testing._internal.common_utils import (
 )
 
 from hook_kinds import register_global
-from hook_programs import HookTestCase, long, play, Run, same, slow
+from hook_programs import (
+    long,
+    play,
+    RandomProgramTestCase,
+    Run,
+    same,
+    slow,
+    zeroed,
+)
 from hook_recorders import Maker, OPAQUE, plain, RECORDERS
 from test_hooks_backward_random import first, Model
 
 
-SLICE = 20
 MAKERS: dict[str, Maker] = {**RECORDERS, **OPAQUE}
 
 
@@ -135,22 +142,8 @@ def differences(seed: int) -> list[str]:
     return found
 
 
-def zeroed(values: list[Any], others: list[Any]) -> list[Any]:
-    """``values``, with zeros for the gradients that only compiled code has."""
-    return [
-        torch.zeros_like(other) if value is None and other is not None else value
-        for value, other in zip(values, others, strict=True)
-    ]
-
-
-class RandomRecordingTests(HookTestCase):
-    def check_slice(self, index: int) -> None:
-        failures = {}
-        for seed in range(index * SLICE, (index + 1) * SLICE):
-            if found := differences(seed):
-                failures[seed] = found
-        lines = [f"seed {seed}: {found[0]}" for seed, found in failures.items()]
-        self.assertFalse(lines, "\n".join(lines))
+class RandomRecordingTests(RandomProgramTestCase):
+    differences = staticmethod(differences)
 
     @parametrize("index", range(3))
     def test_equals_eager(self, index: int) -> None:

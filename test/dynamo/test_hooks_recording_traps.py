@@ -20,8 +20,8 @@ from torch.testing._internal.common_utils import (
     parametrize,
 )
 
-from hook_programs import HookTestCase, play, Run, same
-from hook_recorders import brief, plain
+from hook_programs import Run
+from hook_recorders import brief, RecordingTestCase
 
 
 class Edited(nn.Module):
@@ -264,19 +264,10 @@ def edits_a_list_by_the_method_of_list(run: Run) -> Callable[..., Any]:
     return hook
 
 
-class TrapTests(HookTestCase):
-    def compare(self, scenario: Any, make: Any) -> Run:
+class TrapTests(RecordingTestCase):
+    def setUp(self) -> None:
+        super().setUp()
         Edited.history.clear()
-        eager = play(scenario, compiled=False, make=make)
-        Edited.history.clear()
-        run = play(scenario, compiled=True, make=make, backend="aot_eager")
-        Edited.history.clear()
-        for want, got in zip(plain(eager.log), plain(run.log), strict=False):
-            self.assertTrue(same(want, got), f"eager {want}\ncompiled {got}")
-        self.assertEqual(len(eager.log), len(run.log))
-        for i, (want, got) in enumerate(zip(eager.steps, run.steps, strict=True)):
-            self.assertTrue(same(want, got), f"step {i}: eager {want}, compiled {got}")
-        return run
 
     @parametrize("name", TRAPS)
     def test_trap(self, name: str) -> None:
@@ -286,7 +277,7 @@ class TrapTests(HookTestCase):
             for _ in range(4):
                 run.step()
 
-        self.compare(scenario, Edited)
+        self.check(scenario, make=Edited, backend="aot_eager")
 
     def test_two_models_with_callbacks_of_their_own(self) -> None:
         def recorder(run: Run, callback: Callable[..., Any]) -> Callable[..., Any]:
@@ -310,7 +301,7 @@ class TrapTests(HookTestCase):
             for _ in range(3):
                 run.step()
 
-        self.compare(scenario, Two)
+        self.check(scenario, make=Two, backend="aot_eager")
 
     def test_callback_that_is_bound_later(self) -> None:
         def scenario(run: Run) -> None:
@@ -326,7 +317,7 @@ class TrapTests(HookTestCase):
                 meter.callback = callback
                 run.step()
 
-        self.compare(scenario, Edited)
+        self.check(scenario, make=Edited, backend="aot_eager")
 
     def test_view_that_is_kept_and_read(self) -> None:
         class Turned(nn.Module):
@@ -352,7 +343,7 @@ class TrapTests(HookTestCase):
             for _ in range(3):
                 run.step()
 
-        self.compare(scenario, Outer)
+        self.check(scenario, make=Outer, backend="aot_eager")
 
     def test_container_that_forward_goes_on_to_fill(self) -> None:
         class Inner(nn.Module):
@@ -376,7 +367,7 @@ class TrapTests(HookTestCase):
             for _ in range(3):
                 run.step()
 
-        self.compare(scenario, Outer)
+        self.check(scenario, make=Outer, backend="aot_eager")
 
 
 instantiate_parametrized_tests(TrapTests)
