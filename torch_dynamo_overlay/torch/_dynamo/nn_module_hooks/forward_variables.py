@@ -22,7 +22,6 @@ from torch._dynamo.source import AttrSource
 from torch._dynamo.utils import warn_once
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.constant import ConstantVariable
-from torch._dynamo.variables.ctx_manager import GradModeVariable
 from torch._dynamo.variables.dicts import ConstDictVariable
 from torch._dynamo.variables.lists import BaseListVariable, ListVariable, TupleVariable
 from torch._dynamo.variables.tensor import SymNodeVariable
@@ -119,7 +118,6 @@ class ForwardHookVariable(RunTimeHookVariable):
                 tx,
                 arg,
                 tensors,
-                is_live=i in effects.live,
                 copies=copies,
                 keeps_whole=effects.keeps_whole,
             )
@@ -233,7 +231,6 @@ def _handed(
     value: VariableTracker,
     seen: list[torch.Tensor],
     *,
-    is_live: bool,
     copies: bool,
     keeps_whole: bool,
 ) -> VariableTracker:
@@ -248,7 +245,7 @@ def _handed(
     if isinstance(value, (ConstantVariable, SymNodeVariable)):
         return value
     hand = functools.partial(
-        _handed, tx, seen=seen, is_live=is_live, copies=copies, keeps_whole=keeps_whole
+        _handed, tx, seen=seen, copies=copies, keeps_whole=keeps_whole
     )
     if type(value) is TupleVariable:
         return TupleVariable([hand(item) for item in value.items])
@@ -259,11 +256,11 @@ def _handed(
         raise Unclear("it may keep a container that the frame has made")
     if type(value) is ListVariable:
         items = [hand(item) for item in value.items]
-        return ListVariable(items) if is_new or copies or not is_live else value
+        return ListVariable(items) if is_new or copies else value
     if type(value) is ConstDictVariable:
         pairs = {key: hand(item) for key, item in value.items.items()}
         copy = ConstDictVariable(pairs)
-        return copy if is_new or copies or not is_live else value
+        return copy if is_new or copies else value
     if isinstance(value, BaseListVariable) and not copies:
         for item in value.items:
             hand(item)
@@ -282,9 +279,8 @@ def _check_frames(tx: InstructionTranslatorBase) -> None:
         raise Unclear("it is called inside of a function transform")
     frame: InstructionTranslatorBase | None = tx
     while frame is not None:
-        for block in frame.block_stack:
-            if not isinstance(block.with_context, GradModeVariable):
-                raise Unclear("it is called inside of a context manager")
+        if frame.block_stack:
+            raise Unclear("it is called inside of a context manager")
         if frame.current_instruction.exn_tab_entry:
             # Of a try statement, or of a with statement.
             raise Unclear("its errors may be caught")
