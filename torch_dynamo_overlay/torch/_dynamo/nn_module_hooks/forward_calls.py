@@ -29,7 +29,7 @@ from .hook_values import Unclear
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables.base import VariableTracker
@@ -204,7 +204,7 @@ def settled_calls(tx: InstructionTranslatorBase) -> Iterator[None]:
         raise
 
 
-def _accepts(call: ForwardCall) -> Callable[[Any, Any, Sequence[Any]], bool]:
+def _accepts(call: ForwardCall) -> Callable[[Any, Any, Iterable[Any]], bool]:
     """Says of a hook with the same code whether all that was read there still holds."""
     known: Any = weakref.WeakKeyDictionary()
     # A guard must not keep what belongs to the hook or its module.
@@ -216,7 +216,7 @@ def _accepts(call: ForwardCall) -> Callable[[Any, Any, Sequence[Any]], bool]:
             modules = known.setdefault(hook, weakref.WeakKeyDictionary())
             modules[module] = effects.bindings
 
-    def accepts(hook: Any, module: Any, others: Sequence[Any]) -> bool:
+    def accepts(hook: Any, module: Any, others: Iterable[Any]) -> bool:
         with contextlib.suppress(TypeError):
             bindings = known.get(hook, {}).get(module)
             if bindings is not None and all(b.holds() for b in bindings):

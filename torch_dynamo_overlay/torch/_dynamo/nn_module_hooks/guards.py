@@ -8,7 +8,7 @@ the methods of ``GuardBuilder`` are. Must not import ``variables``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
 from torch._dynamo import config
@@ -180,7 +180,7 @@ def install_call_guard(
     source: Source,
     module: Source,
     others: Sequence[str],
-    accepts: Callable[[Any, Any, Sequence[Any]], bool],
+    accepts: Callable[[Any, Any, Iterable[Any]], bool],
 ) -> None:
     """Guard on whether a hook may be called at run time.
 
@@ -188,7 +188,8 @@ def install_call_guard(
         source: where the compiled frame finds the hook.
         module: where it finds the module that the hook is called with.
         others: paths of the objects that the frame itself uses.
-        accepts: says whether a hook leaves these objects alone.
+        accepts: says whether a hook leaves these objects alone, which are looked up
+            only when it asks for them.
     """
     create_fn = functools.partial(
         NN_MODULE_HOOK_CALL,
@@ -205,7 +206,7 @@ def NN_MODULE_HOOK_CALL(
     *,
     module: str,
     others: Sequence[str],
-    accepts: Callable[[Any, Any, Sequence[Any]], bool],
+    accepts: Callable[[Any, Any, Iterable[Any]], bool],
 ) -> None:
     """Create the guard on whether the hook at a source may be called at run time."""
     hook_path = _path(builder, guard.name)
@@ -214,8 +215,11 @@ def NN_MODULE_HOOK_CALL(
 
     def check(frame_locals: Mapping[str, Any]) -> bool:
         try:
-            others = [path(frame_locals) for path in other_paths]
-            return accepts(hook_path(frame_locals), module_path(frame_locals), others)
+            return accepts(
+                hook_path(frame_locals),
+                module_path(frame_locals),
+                (path(frame_locals) for path in other_paths),
+            )
         except (AttributeError, IndexError, KeyError, TypeError):
             return False
 
