@@ -13,6 +13,7 @@ import torch
 import torch._dynamo
 from torch import nn
 from torch._dynamo.nn_module_hooks import hook_policy
+from torch._inductor.utils import fresh_cache
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -671,6 +672,49 @@ class LiveTests(RecordingTestCase):
         self.check(scenario, backend="aot_eager")
 
 
+class KeptTests(HookTestCase):
+    """Nothing writes over what a hook has kept."""
+
+    def _model(self) -> nn.Module:
+        torch.manual_seed(0)
+        linear = (nn.Linear(64, 64) for _ in range(3))
+        return nn.Sequential(*(m for lin in linear for m in (lin, nn.GELU())))
+
+    def _train(self, model: nn.Module, steps: int, **options: Any) -> list[Any]:
+        """What hooks keep in training, with copies made before each backward."""
+        kept: list[Any] = []
+        for module in model:
+            module.register_forward_hook(
+                lambda module, args, out: kept.append(out.detach())
+            )
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="inductor", **options)
+        kept_and_copies = []
+        for step in range(steps):
+            x = torch.linspace(-1, 1 + step, 64 * 64).reshape(64, 64).requires_grad_()
+            loss = compiled(x).square().mean()
+            kept_and_copies += [(tensor, tensor.clone()) for tensor in kept]
+            kept.clear()
+            loss.backward()
+        return kept_and_copies
+
+    def _check_kept(self, kept_and_copies: list[Any], n: int) -> None:
+        self.assertEqual(len(kept_and_copies), n)
+        for kept, copy in kept_and_copies:
+            self.assertTrue(torch.equal(kept, copy))
+
+    @parametrize("mode", ("default", "reduce-overhead"))
+    def test_many_backwards_leave_kept_tensors_alone(self, mode: str) -> None:
+        with fresh_cache():
+            self._check_kept(self._train(self._model(), 10, mode=mode), 60)
+
+    def test_backward_of_a_cached_graph_leaves_kept_tensors_alone(self) -> None:
+        with fresh_cache():
+            x = torch.zeros(64, 64, requires_grad=True)
+            torch.compile(self._model())(x).square().mean().backward()
+            self._check_kept(self._train(self._model(), 2), 12)
+
+
 class ErrorTests(RecordingTestCase):
     @parametrize("fullgraph", (False, True))
     def test_exception_leaves_the_call(self, fullgraph: bool) -> None:
@@ -847,6 +891,7 @@ for cls in (
     KindsTests,
     FrameTests,
     LiveTests,
+    KeptTests,
     ErrorTests,
     ClockTests,
     PolicyTests,

@@ -118,6 +118,7 @@ class ForwardHookVariable(RunTimeHookVariable):
                 tx,
                 arg,
                 tensors,
+                is_live=i in effects.live,
                 copies=copies,
                 keeps_whole=effects.keeps_whole,
             )
@@ -231,6 +232,7 @@ def _handed(
     value: VariableTracker,
     seen: list[torch.Tensor],
     *,
+    is_live: bool,
     copies: bool,
     keeps_whole: bool,
 ) -> VariableTracker:
@@ -239,13 +241,19 @@ def _handed(
     if value.is_tensor():
         example = value.as_proxy().node.meta["example_value"]
         seen.append(example)
-        # Not detached in the graph: Inductor's backward may write over the memory of a
-        # detached output, which it takes for a buffer of its own.
+        # AOTAutograd cannot give out a view, of some kinds, and the same detached.
+        if not is_live and example.requires_grad and not example._is_view():
+            value = value.call_method(tx, "detach", [], {})
         return value.call_method(tx, "clone", [], {}) if copies else value
     if isinstance(value, (ConstantVariable, SymNodeVariable)):
         return value
     hand = functools.partial(
-        _handed, tx, seen=seen, copies=copies, keeps_whole=keeps_whole
+        _handed,
+        tx,
+        seen=seen,
+        is_live=is_live,
+        copies=copies,
+        keeps_whole=keeps_whole,
     )
     if type(value) is TupleVariable:
         return TupleVariable([hand(item) for item in value.items])
@@ -256,11 +264,11 @@ def _handed(
         raise Unclear("it may keep a container that the frame has made")
     if type(value) is ListVariable:
         items = [hand(item) for item in value.items]
-        return ListVariable(items) if is_new or copies else value
+        return ListVariable(items) if is_new or copies or not is_live else value
     if type(value) is ConstDictVariable:
         pairs = {key: hand(item) for key, item in value.items.items()}
         copy = ConstDictVariable(pairs)
-        return copy if is_new or copies else value
+        return copy if is_new or copies or not is_live else value
     if isinstance(value, BaseListVariable) and not copies:
         for item in value.items:
             hand(item)
