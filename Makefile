@@ -15,7 +15,8 @@ CHECKERS := $(addprefix tools/,check.py check_static.py check_tree.py cli.py \
     negative.py seams.py stats.py sync.py ui.py)
 # Folders are listed too, so that a file that is removed counts as a change.
 WHEEL_INPUTS := $(filter-out $(CHECKERS),$(wildcard tools/*.py)) \
-    $(shell find torch_dynamo_overlay patches pins -not -path '*/__pycache__*') \
+    $(shell find torch_dynamo_overlay csrc patches pins -not -path '*/__pycache__*') \
+    CMakeLists.txt \
     requirements/base.txt $(wildcard $(TORCH_WHEEL))
 # $(call timed,what,command): run it, then say how long it took.
 timed = set -e; start=$$(date +%s); $(2); \

@@ -20,7 +20,7 @@ from torch._dynamo.utils import counters
 
 BLOCKS = (10, 50, 100)
 MODES = {"default": False, "skip": True}
-ROUNDS, CALLS = 41, 50
+ROUNDS, CALLS = 31, 50
 
 
 class Block(nn.Module):

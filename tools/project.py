@@ -34,6 +34,10 @@ class Project:
         return self.root / "torch_dynamo_overlay"
 
     @property
+    def cmake(self) -> Path:
+        return self.root / "CMakeLists.txt"
+
+    @property
     def work(self) -> Path:
         return self.root / ".work"
 
@@ -67,5 +71,5 @@ class Project:
             for path in sorted(self.overlay.glob("torch/**/*"))
             if path.is_file()
             and "__pycache__" not in path.parts
-            and path.suffix != ".pyc"
+            and path.suffix not in (".pyc", ".so")
         }

@@ -28,6 +28,11 @@ def say(text: str) -> None:
     err.print(text, markup=False)
 
 
+def warn(what: str, next_step: str) -> None:
+    """What a person should know of, though the work goes on."""
+    say(f"warning: {what}\n  next: {next_step}")
+
+
 @contextmanager
 def progress(
     title: str, total: int, count: ProgressColumn | None = None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import ToolError
+from .native import compiled
 from .project import OVERLAY_PACKAGE
 
 
@@ -58,7 +59,7 @@ def stale_files(site: Path, wanted: dict[str, bytes]) -> list[str]:
 def sync(project: Project, pin: Pin, tree: Repo, python: Path) -> list[str]:
     """Bring an installed torch up to date without building a wheel."""
     site = site_of_torch(python)
-    wanted = wanted_files(project, pin, tree)
+    wanted = wanted_files(project, pin, tree) | compiled(project, python)
     stale = stale_files(site, wanted)
     for name in stale:
         if name in wanted:

@@ -21,6 +21,7 @@ from . import record
 from .apply import temporary_tree
 from .basewheel import BaseWheel, corrupt, find, VERSION_FILE
 from .errors import ToolError
+from .native import native_files
 from .pins import load_pin
 from .ui import progress
 from .zipcopy import copy_member
@@ -76,8 +77,8 @@ def patched_files(project: Project, pin: Pin, base: BaseWheel) -> dict[str, byte
 
 
 def new_files(project: Project, base: BaseWheel) -> dict[str, bytes]:
-    """Files upstream does not have. A native module will be one of them."""
-    files = project.overlay_files()
+    """Files upstream does not have."""
+    files = {**project.overlay_files(), **native_files(project, base)}
     taken = sorted(set(files) & set(base.names()))
     if taken:
         raise ToolError(

@@ -69,7 +69,8 @@ class SkipFlagTests(HookTestCase):
 
         self.check(scenario, graphs=1)
 
-    def test_hookless_model_has_no_guard_of_ours(self) -> None:
+    @parametrize("skip", (False, True))
+    def test_guards_on_module_hooks_are_there_unless_skipped(self, skip: bool) -> None:
         kinds: list[str] = []
 
         def keep_all(entries: Any) -> list[bool]:
@@ -77,14 +78,16 @@ class SkipFlagTests(HookTestCase):
             return [True] * len(entries)
 
         model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
-        with no_global_hooks():
+        with (
+            no_global_hooks(),
+            torch._dynamo.config.patch(skip_nnmodule_hook_guards=skip),
+        ):
             torch.compile(
                 lambda x: model(x),
                 backend="eager",
                 options={"guard_filter_fn": keep_all},
             )(torch.ones(1, 4))
-        self.assertIn("EMPTY_NN_MODULE_HOOKS_DICT", kinds)
-        self.assertNotIn("NN_MODULE_HOOKS", kinds)
+        self.assertEqual(kinds.count("NN_MODULE_HOOKS"), 0 if skip else 3)
         self.assertNotIn("GLOBAL_NN_MODULE_HOOKS", kinds)
 
 

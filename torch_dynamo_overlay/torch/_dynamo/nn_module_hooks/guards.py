@@ -22,9 +22,10 @@ from torch._dynamo.source import AttrSource, ConstDictKeySource, DictGetItemSour
 from torch._guards import ChainedSource, TracingContext
 from torch.nn.modules import module as nn_module
 
+from .module_paths import ExpectedHooks, ModulePaths
 from .state import (
-    any_global_mark,
     GLOBAL_HOOK_DICTS,
+    global_hook_dict,
     global_hook_state,
     HookDict,
     HookKind,
@@ -32,7 +33,6 @@ from .state import (
     kind_of,
     MARKS,
     MODULE_HOOK_DICTS,
-    module_hook_state,
 )
 
 
@@ -48,8 +48,30 @@ if TYPE_CHECKING:
 _HOOK_DICTS = MODULE_HOOK_DICTS | GLOBAL_HOOK_DICTS
 
 
-def install_hook_dict_guards(hooks: HookDict, source: Source) -> None:
-    """Guard on the size of one hook dict, per module or global.
+def install_module_guards(
+    module: Module, source: Source, name: str, hooks: HookDict
+) -> None:
+    """Guard on the hooks of a module, all that its call depends on.
+
+    Args:
+        module: the module, as it is now.
+        source: where the compiled frame finds it.
+        name: the attribute of the hook dict that the frame reads.
+        hooks: that dict.
+    """
+    _install_once(source, _module_guard(ExpectedHooks.of(module)))
+    kind = kind_of(name)
+    if (
+        name in MARKS
+        and not module.__dict__[kind.hooks]
+        and global_hook_dict(kind.hooks)
+    ):
+        # Eager looks the ids of global hooks up here too.
+        install_size_guard(hooks, AttrSource(source, name))
+
+
+def install_size_guard(hooks: HookDict, source: Source) -> None:
+    """Guard on the size of one hook dict, global or of marks that mark nothing.
 
     Args:
         hooks: the hook dict, as it is now.
@@ -62,23 +84,6 @@ def install_hook_dict_guards(hooks: HookDict, source: Source) -> None:
         else GuardBuilder.EMPTY_NN_MODULE_HOOKS_DICT
     )
     _install_once(source, create_fn)
-
-
-def install_module_guard(
-    module: Module, source: Source, name: str, hooks: HookDict
-) -> None:
-    """Guard on order and marks of a module's hooks, where sizes leave them open.
-
-    Args:
-        module: the module, as it is now.
-        source: where the compiled frame finds it.
-        name: the attribute of the hook dict that the frame reads.
-        hooks: that dict. One hook without marks has no order to get wrong, and the
-            marks' own dicts are guarded to be empty when the frame reads them.
-    """
-    if hooks and (name in MARKS or len(hooks) > 1 or any_global_mark()):
-        kind = kind_of(name)
-        _install_once(source, _module_guard(kind, module_hook_state(module, kind)))
 
 
 def install_global_guard(source: Source, name: str) -> None:
@@ -150,9 +155,9 @@ def _install_once(source: Source, create_fn: Callable[..., None]) -> None:
 
 
 @functools.cache
-def _module_guard(kind: HookKind, expected: HookState) -> Callable[..., None]:
+def _module_guard(expected: ExpectedHooks) -> Callable[..., None]:
     # Guards are told apart by the id of their create function.
-    return functools.partial(NN_MODULE_HOOKS, kind=kind, expected=expected)
+    return functools.partial(NN_MODULE_HOOKS, expected=expected)
 
 
 @functools.cache
@@ -161,19 +166,21 @@ def _global_guard(kind: HookKind, expected: HookState) -> Callable[..., None]:
 
 
 def NN_MODULE_HOOKS(
-    builder: GuardBuilder, guard: Guard, *, kind: HookKind, expected: HookState
+    builder: GuardBuilder, guard: Guard, *, expected: ExpectedHooks
 ) -> None:
-    """Create the guard on order and marks of the hooks of the module at a source."""
-    path = _path(builder, guard.name)
+    """Create the guard on the hooks of the module at a source.
 
-    def check(frame_locals: Mapping[str, Any]) -> bool:
-        try:
-            return module_hook_state(path(frame_locals), kind) == expected
-        except (AttributeError, IndexError, KeyError, TypeError):
-            return False
-
-    what = f"order and marks of {guard.name}.{kind.hooks} == {expected}"
-    _add_root_guard(builder, guard, check, what)
+    All modules of a frame share one leaf guard, at the root of the guard tree.
+    """
+    frame: Any = builder
+    if not hasattr(frame, "nn_module_paths"):
+        report = ["nn.Module hooks as compiled"]
+        frame.nn_module_paths = ModulePaths(report)
+        _add_root_guard(builder, guard, frame.nn_module_paths.guard, report)
+    evaluate = functools.partial(_path, builder)
+    frame.nn_module_paths.expect(guard.originating_source, expected, evaluate)
+    code = f"hooks of {guard.name}: {expected}"
+    guard.set_export_info(guard.create_fn_name(), None, [code], None)
 
 
 def install_call_guard(
@@ -224,7 +231,8 @@ def NN_MODULE_HOOK_CALL(
             return False
 
     what = f"{guard.name} leaves alone what the frame uses"
-    _add_root_guard(builder, guard, check, what)
+    guard.set_export_info(guard.create_fn_name(), None, [what], None)
+    _add_root_guard(builder, guard, check, get_verbose_code_parts(what, guard))
 
 
 def GLOBAL_NN_MODULE_HOOKS(
@@ -236,7 +244,8 @@ def GLOBAL_NN_MODULE_HOOKS(
         return global_hook_state(kind) == expected
 
     what = f"order and marks of _global{kind.hooks} == {expected}"
-    _add_root_guard(builder, guard, check, what)
+    guard.set_export_info(guard.create_fn_name(), None, [what], None)
+    _add_root_guard(builder, guard, check, get_verbose_code_parts(what, guard))
 
 
 def _path(builder: GuardBuilder, name: str) -> Callable[[Mapping[str, Any]], Any]:
@@ -247,10 +256,7 @@ def _add_root_guard(
     builder: GuardBuilder,
     guard: Guard,
     check: Callable[[Mapping[str, Any]], bool],
-    code: str,
+    parts: list[str],
 ) -> None:
-    guard.set_export_info(guard.create_fn_name(), None, [code], None)
     # At the root, for dict tags below would skip it: no tag tells of a reordering.
-    builder.guard_manager.root.add_lambda_guard(
-        check, get_verbose_code_parts(code, guard), guard.user_stack
-    )
+    builder.guard_manager.root.add_lambda_guard(check, parts, guard.user_stack)

@@ -21,7 +21,7 @@ from torch.nn.modules import module as nn_module
 
 from .forward_variables import ForwardHookVariable
 from .graph_inputs import RunTimeHookVariable
-from .guards import install_global_guard, install_hook_dict_guards, install_module_guard
+from .guards import install_global_guard, install_module_guards, install_size_guard
 from .state import (
     BACKWARD_HOOK_DICTS,
     global_hook_dict_name,
@@ -65,8 +65,7 @@ def module_hook_dict(
     source = AttrSource(module.source, name)
     if not is_plain(hooks):
         _break_graph_at(hooks, source)
-    install_hook_dict_guards(hooks, source)
-    install_module_guard(value, module.source, name, hooks)
+    install_module_guards(value, module.source, name, hooks)
     return _tracked(tx, hooks, source, name)
 
 
@@ -87,7 +86,7 @@ def global_hook_dict(builder: VariableBuilder, value: object) -> VariableTracker
         return None
     name = name.removeprefix("_global")
     source = builder.get_source()
-    install_hook_dict_guards(value, source)
+    install_size_guard(value, source)
     if value:
         install_global_guard(builder.tx.import_source(nn_module.__name__), name)
     return _tracked(builder.tx, value, source, name)
