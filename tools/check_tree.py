@@ -15,7 +15,7 @@ from .export import differences, render
 from .pins import check_base
 from .project import OVERLAY_PACKAGE
 from .seams import missing_names
-from .wheel import build
+from .wheel import build, new_files
 
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def wheel_is_right(context: Context) -> Iterator[Problem]:
     }
     expected = {file.path for patch in context.patches for file in patch.files}
     expected |= {"torch/version.py", f"torch-{version}.dist-info/METADATA"}
-    expected |= set(context.project.overlay_files())
+    expected |= set(new_files(context.project, context.base))
     different = {
         path
         for path in {*renamed, *after}

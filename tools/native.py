@@ -6,6 +6,7 @@ running, the wheel does without: the overlay has the same guard in Python.
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tempfile
@@ -43,7 +44,7 @@ def native_files(project: Project, base: BaseWheel) -> dict[str, bytes]:
 
 
 def compiled(project: Project, python: Path) -> dict[str, bytes]:
-    """The native guard for `python`, by its path in the wheel; nothing if that fails."""
+    """The native guard for `python`, by path in the wheel; nothing if that fails."""
     if not project.cmake.is_file():
         return {}
     try:
@@ -55,7 +56,7 @@ def compiled(project: Project, python: Path) -> dict[str, bytes]:
     command = Path(cmake.CMAKE_BIN_DIR) / "cmake"
     with tempfile.TemporaryDirectory() as folder:
         build, out = Path(folder, "build"), Path(folder, "out")
-        steps = (
+        steps: tuple[list[str | Path], ...] = (
             [
                 *(command, "-S", project.root, "-B", build, "-G", "Ninja"),
                 f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}",
@@ -85,8 +86,11 @@ def compiled(project: Project, python: Path) -> dict[str, bytes]:
 
 
 def _first_error(output: str) -> str:
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = (i for i, line in enumerate(lines) if "error" in line.lower())
-    first = next(errors, len(lines) - 1)
-    # CMake says what is wrong in the line after the one that says where.
-    return " ".join(lines[first : first + 2])[:200]
+    """What a compiler says after a place, or CMake in the lines below one."""
+    found = re.search(
+        r"^\S+:\d+: .*\berror: .*|^CMake Error.*:\n(?s:.+?)\n(?=\S)",
+        output,
+        re.MULTILINE,
+    )
+    lines = (found[0] if found else output[-300:]).split()
+    return " ".join(lines)[:300]
