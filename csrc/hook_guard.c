@@ -112,6 +112,14 @@ static uint64_t changes = 1;
 static int module_watcher = -1;
 static int hooks_watcher = -1;
 
+/* CPython 3.13.0 does not tell of attributes that bytecode stores in place
+ * (https://github.com/python/cpython/issues/125608). */
+static bool
+misses_changes(void)
+{
+    return Py_Version >= 0x030D0000 && Py_Version < 0x030D01A0;
+}
+
 static bool
 is_name(PyObject *key, PyObject *name)
 {
@@ -465,7 +473,7 @@ walk(HookGuard *guard, Root *root, Memo *memo, bool any_global_mark, PyObject *u
     Entry *entries = memo->entries;
     entries[0].module = memo->address;
 #if !HAS_VERSION_TAGS
-    bool is_unchanged = memo->seen == changes;
+    bool is_unchanged = memo->seen == changes && !misses_changes();
     uint64_t now = changes;
 #endif
     for (Py_ssize_t i = 0; i < root->n; i++) {
@@ -847,6 +855,8 @@ PyInit__hook_guard(void)
     module_watcher = PyDict_AddWatcher(module_changes);
     hooks_watcher = module_watcher < 0 ? -1 : PyDict_AddWatcher(hooks_change);
     if (hooks_watcher < 0) {
+        /* All are taken: only an ImportError makes way for the guard in Python. */
+        PyErr_SetString(PyExc_ImportError, "there are no more dict watchers");
         return NULL;
     }
 #endif

@@ -7,7 +7,9 @@ What it says is compared with what a fresh look at the hooks says, after random 
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
+import functools
 import gc
 import random
 import subprocess
@@ -38,7 +40,7 @@ GUARDS = {
 }
 
 
-def tree(depth: int = 2) -> nn.Module:
+def tree(depth: int = 2) -> Any:
     """A module with two submodules, which have two each, and so on."""
     module = nn.Module()
     if depth:
@@ -128,7 +130,7 @@ class Edits:
 
     def _register(self, module: nn.Module) -> None:
         r = self.random
-        registered = r.choice(
+        register = r.choice(
             (
                 lambda: module.register_forward_hook(
                     hook,
@@ -140,8 +142,10 @@ class Edits:
                 lambda: module.register_full_backward_hook(hook),
                 lambda: module.register_full_backward_pre_hook(hook),
             )
-        )()
-        self._undo.append(registered.remove)
+        )
+        # Not every dict that may be there now is one to register a hook in.
+        with contextlib.suppress(AttributeError, TypeError):
+            self._undo.append(register().remove)
 
     def _kind(self) -> str:
         return self.random.choice(KINDS).hooks
@@ -177,7 +181,12 @@ class Edits:
         if type(hooks) is collections.OrderedDict and hooks:
             first = next(iter(hooks))
             hooks.move_to_end(first)
-            self._undo.append(lambda: first in hooks and hooks.move_to_end(first, False))
+
+            def undo() -> None:
+                if first in hooks:
+                    hooks.move_to_end(first, last=False)
+
+            self._undo.append(undo)
 
     def _mark(self, module: nn.Module) -> None:
         kind = self.random.choice([kind for kind in KINDS if kind.marks])
@@ -185,7 +194,7 @@ class Edits:
         for hook_id in list(module.__dict__[kind.hooks])[:1]:
             if hook_id not in marks:
                 marks[hook_id] = True
-                self._undo.append(lambda: marks.pop(hook_id, None))
+                self._undo.append(functools.partial(marks.pop, hook_id, None))
 
     def _swap(self, module: nn.Module) -> None:
         if not module._modules:
@@ -228,7 +237,9 @@ class Edits:
 
 class HookGuardTests(HookTestCase):
     def test_the_native_guard_is_the_one_in_use(self) -> None:
-        self.assertEqual(type(module_paths.HookGuard.add_root).__name__, "method_descriptor")
+        self.assertEqual(
+            type(module_paths.HookGuard.add_root).__name__, "method_descriptor"
+        )
 
     def _play(self, guard: str, seed: int, steps: int) -> set[bool]:
         with no_global_hooks():
@@ -303,6 +314,20 @@ class HookGuardTests(HookTestCase):
         self.assertEqual(watch.report, ["root: the module is gone"])
 
     @parametrize("guard", GUARDS)
+    @parametrize("kind", [kind.hooks for kind in KINDS])
+    def test_a_dict_that_is_replaced_and_kept(self, guard: str, kind: str) -> None:
+        root = tree()
+        watch = Watch(GUARDS[guard], root)
+        self.assertTrue(watch(root))
+        kept = root.left.__dict__[kind]
+        for new in ({1: hook}, {}, {2: hook}, kept):
+            # No other attribute changes, and nothing is freed.
+            setattr(root.left, kind, new)
+            self.assertEqual(watch(root), not new, new)
+        kept[3] = hook
+        self.assertFalse(watch(root))
+
+    @parametrize("guard", GUARDS)
     def test_what_is_no_module_is_not_the_module(self, guard: str) -> None:
         watch = Watch(GUARDS[guard], tree())
         for other in (None, 1, "root", object(), type, types.SimpleNamespace(), [1]):
@@ -330,7 +355,8 @@ class HookGuardTests(HookTestCase):
         expected = ExpectedHooks.of(root)
         made.expect(index, 0, expected.sizes, True, expected.are_those_of)
         self.assertTrue(made({"all": [root]}))
-        for frame in ({}, {"all": []}, {"all": 1}):
+        frames: tuple[dict[str, Any], ...] = ({}, {"all": []}, {"all": 1})
+        for frame in frames:
             self.assertFalse(made(frame))
             self.assertEqual(report, ["all[0]: the module is gone"])
         root.register_forward_hook(hook)
@@ -338,7 +364,7 @@ class HookGuardTests(HookTestCase):
 
     @parametrize("guard", GUARDS)
     def test_is_called_wrongly(self, guard: str) -> None:
-        made = GUARDS[guard]([], any_global_mark)
+        made: Any = GUARDS[guard]([], any_global_mark)
         with self.assertRaises(IndexError):
             made.add_child(0, 0, "left", "left")
         with self.assertRaises(IndexError):
@@ -348,19 +374,20 @@ class HookGuardTests(HookTestCase):
 
     @parametrize("guard", GUARDS)
     def test_keeps_nothing_alive(self, guard: str) -> None:
-        root = tree()
-        watch = Watch(GUARDS[guard], root)
-        kept = [weakref.ref(module) for module in root.modules()]
-        other = tree()
-        for module in (root, other):
-            # A hook that is there for a while, and holds all of the model.
-            handle = module.register_forward_hook(lambda *_: (root, other))
-            self.assertFalse(watch(module))
-            handle.remove()
-            self.assertTrue(watch(module))
-        kept += [weakref.ref(module) for module in other.modules()]
-        del root, other, module, handle
+        def check_two() -> tuple[Watch, list[weakref.ref[nn.Module]]]:
+            roots = [tree(), tree()]
+            watch = Watch(GUARDS[guard], roots[0])
+            for root in roots:
+                # A hook that is there for a while, and holds all of the model.
+                handle = root.register_forward_hook(lambda *_: roots)
+                self.assertFalse(watch(root))
+                handle.remove()
+                self.assertTrue(watch(root))
+            return watch, [weakref.ref(m) for root in roots for m in root.modules()]
+
+        watch, kept = check_two()
         gc.collect()
+        self.assertTrue(watch(tree()))
         self.assertEqual([reference() for reference in kept], [None] * len(kept))
 
     def test_a_memo_dies_with_its_root(self) -> None:
@@ -437,9 +464,7 @@ class HookGuardTests(HookTestCase):
         sys.setswitchinterval(1e-6)
         try:
             with no_global_hooks():
-                checkers = [
-                    threading.Thread(target=check, args=(i,)) for i in range(4)
-                ]
+                checkers = [threading.Thread(target=check, args=(i,)) for i in range(4)]
                 editor = threading.Thread(target=edit)
                 for thread in (editor, *checkers):
                     thread.start()
@@ -476,14 +501,10 @@ class HookGuardTests(HookTestCase):
 class CompiledGuardTests(HookTestCase):
     """The guard as a compiled frame has it."""
 
-    def _reasons(self, change: Callable[[nn.Module], object]) -> str:
+    def _reasons(self, change: Callable[[Any], object]) -> str:
         model = Net()
         reasons: list[str] = []
-        compiled = torch.compile(
-            model,
-            backend="eager",
-            options=None,
-        )
+        compiled = torch.compile(model, backend="eager")
         x = torch.ones(2, 4)
         torch._dynamo.utils.guard_failures.clear()
         compiled(x)
@@ -498,7 +519,7 @@ class CompiledGuardTests(HookTestCase):
         self.assertIn("blocks.1.lin: forward hook added", reason)
 
     def test_code_shared_by_many_instances(self) -> None:
-        def make() -> nn.Module:
+        def make() -> nn.Sequential:
             return nn.Sequential(nn.Linear(2, 2), nn.ReLU())
 
         torch._dynamo.reset()

@@ -675,12 +675,12 @@ class LiveTests(RecordingTestCase):
 class KeptTests(HookTestCase):
     """Nothing writes over what a hook has kept."""
 
-    def _model(self) -> nn.Module:
+    def _model(self) -> nn.Sequential:
         torch.manual_seed(0)
         linear = (nn.Linear(64, 64) for _ in range(3))
         return nn.Sequential(*(m for lin in linear for m in (lin, nn.GELU())))
 
-    def _train(self, model: nn.Module, steps: int, **options: Any) -> list[Any]:
+    def _train(self, model: nn.Sequential, steps: int, **options: Any) -> list[Any]:
         """What hooks keep in training, with copies made before each backward."""
         kept: list[Any] = []
         for module in model:

@@ -24,8 +24,8 @@ from torch.nn.modules import module as nn_module
 
 from .module_paths import ExpectedHooks, ModulePaths
 from .state import (
-    GLOBAL_HOOK_DICTS,
     global_hook_dict,
+    GLOBAL_HOOK_DICTS,
     global_hook_state,
     HookDict,
     HookKind,
