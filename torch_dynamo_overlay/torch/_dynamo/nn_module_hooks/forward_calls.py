@@ -154,7 +154,9 @@ def check_calls(tx: InstructionTranslatorBase) -> None:
     _restart_if_wrong(tx, calls, frame)
     others = frame.sources()
     for call in calls:
-        install_call_guard(call.source, call.module_source, others, _accepts(call))
+        accepts = _Accepts(call.effects, call.n_args)
+        accepts.remember(call.hook, call.module, call.effects)
+        install_call_guard(call.source, call.module_source, others, accepts)
     root = tx.output.root_tx
     if tx is not root:
         # Bytecode calls only what the innermost frame has noted.
@@ -204,35 +206,46 @@ def settled_calls(tx: InstructionTranslatorBase) -> Iterator[None]:
         raise
 
 
-def _accepts(call: ForwardCall) -> Callable[[Any, Any, Iterable[Any]], bool]:
-    """Says of a hook with the same code whether all that was read there still holds."""
-    known: Any = weakref.WeakKeyDictionary()
-    # A guard must not keep what belongs to the hook or its module.
-    expected = dataclasses.replace(call.effects, touched=[], bindings=[])
-    n_args = call.n_args
+class _Accepts:
+    """Says of a hook with the same code whether all that was read there still holds.
 
-    def remember(hook: Any, module: Any, effects: HookEffects) -> None:
-        with contextlib.suppress(TypeError):
-            modules = known.setdefault(hook, weakref.WeakKeyDictionary())
-            modules[module] = effects.bindings
+    It keeps nothing that belongs to the hook or its module, and can be pickled, as the
+    guards of code that is saved are.
 
-    def accepts(hook: Any, module: Any, others: Iterable[Any]) -> bool:
+    Args:
+        effects: what calling the hook does, as it was compiled.
+        n_args: number of its arguments.
+    """
+
+    def __init__(self, effects: HookEffects, n_args: int) -> None:
+        self._expected = dataclasses.replace(effects, touched=[], bindings=[])
+        self._n_args = n_args
+        self._known: Any = weakref.WeakKeyDictionary()
+
+    def __reduce__(self) -> tuple[type, tuple[HookEffects, int]]:
+        return type(self), (self._expected, self._n_args)
+
+    def __call__(self, hook: Any, module: Any, others: Iterable[Any]) -> bool:
         with contextlib.suppress(TypeError):
-            bindings = known.get(hook, {}).get(module)
+            bindings = self._known.get(hook, {}).get(module)
             if bindings is not None and all(b.holds() for b in bindings):
                 return True
         try:
-            effects = effects_of(hook, module, n_args)
+            effects = effects_of(hook, module, self._n_args)
         except Unclear:
             return False
         ids = {id(other) for other in others}
-        if effects != expected or any(id(obj) in ids for obj in effects.touched):
+        touches_others = any(id(obj) in ids for obj in effects.touched)
+        if effects != self._expected or touches_others:
             return False
-        remember(hook, module, effects)
+        self.remember(hook, module, effects)
         return True
 
-    remember(call.hook, call.module, call.effects)
-    return accepts
+    def remember(self, hook: Any, module: Any, effects: HookEffects) -> None:
+        """Keep what the answer for ``hook``, with this ``module``, rests on."""
+        with contextlib.suppress(TypeError):
+            modules = self._known.setdefault(hook, weakref.WeakKeyDictionary())
+            modules[module] = effects.bindings
 
 
 def _share(left: HookEffects, right: HookEffects) -> bool:
@@ -269,7 +282,7 @@ class _FrameState:
             if vt.source is not None
             and _can_be_guarded(vt.source)
             and not isinstance(vt, NNModuleHooksDictVariable)
-            and not issubclass(_type(vt), (torch.nn.Module, types.FunctionType))
+            and not issubclass(_type(vt), _NOT_STATE)
         ]
 
     def conflict(self, call: ForwardCall) -> str | None:
@@ -291,6 +304,9 @@ class _FrameState:
         if effects.edits_tensors and touched & self._inputs.keys():
             return "it edits a tensor that the graph reads"
         return None
+
+
+_NOT_STATE = (torch.nn.Module, types.FunctionType, types.ModuleType)
 
 
 def _can_be_guarded(source: Source) -> bool:

@@ -2,7 +2,7 @@
 
 Called by ``backward_variables``. What is known before the graph runs is handed over
 then; hooks that the frame itself makes are handed over after it, which is soon enough
-for backward. Must not import ``guards`` or ``call_impl``.
+for backward. Must not import ``variables`` or ``call_impl``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch._dynamo.variables.user_defined import RemovableHandleVariable
 from torch._guards import TracingContext
 
 from .call_hooks import ModuleHooks, TensorHooks
+from .guards import install_identity_guard
 
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ class RunTimeHookVariable(VariableTracker):
         return self._traced(tx).call_function(tx, args, kwargs)
 
     def _traced(self, tx: InstructionTranslatorBase) -> VariableTracker:
+        assert self.source is not None
+        install_identity_guard(self.source, self.value)
         return VariableTracker.build(tx, self.value, self.source).realize()
 
 

@@ -22,6 +22,7 @@ from torch._dynamo.source import AttrSource, ConstDictKeySource, DictGetItemSour
 from torch._guards import ChainedSource, TracingContext
 from torch.nn.modules import module as nn_module
 
+from .hook_identity import HookIdentity
 from .module_paths import ExpectedHooks, ModulePaths
 from .state import (
     global_hook_dict,
@@ -235,6 +236,39 @@ def NN_MODULE_HOOK_CALL(
     _add_root_guard(builder, guard, check, get_verbose_code_parts(what, guard))
 
 
+def install_identity_guard(source: Source, hook: Callable[..., Any]) -> None:
+    """Guard on which hook there is, for where the code is saved.
+
+    Args:
+        source: where the compiled frame finds the hook.
+        hook: the hook, as it is now.
+    """
+    create_fn = functools.partial(NN_MODULE_HOOK, identity=HookIdentity(hook))
+    install_guard(source.make_guard(create_fn))
+
+
+def NN_MODULE_HOOK(
+    builder: GuardBuilder, guard: Guard, *, identity: HookIdentity
+) -> None:
+    """Create the guard on which hook there is at a source, if it is a saved one.
+
+    In code that is not saved, upstream's guards by identity do the same.
+    """
+    what = f"{guard.name} is {identity}"
+    guard.set_export_info(guard.create_fn_name(), None, [what], None)
+    if not builder.save_guards and not identity.is_loaded:
+        return
+    path = _path(builder, guard.name)
+
+    def check(frame_locals: Mapping[str, Any]) -> bool:
+        try:
+            return identity.is_of(path(frame_locals))
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return False
+
+    _add_root_guard(builder, guard, check, get_verbose_code_parts(what, guard))
+
+
 def GLOBAL_NN_MODULE_HOOKS(
     builder: GuardBuilder, guard: Guard, *, kind: HookKind, expected: HookState
 ) -> None:
@@ -249,7 +283,8 @@ def GLOBAL_NN_MODULE_HOOKS(
 
 
 def _path(builder: GuardBuilder, name: str) -> Callable[[Mapping[str, Any]], Any]:
-    return eval(f"lambda L: {name}", {**_get_closure_vars(), "G": builder.scope["G"]})
+    scope = {**_get_closure_vars(), "G": builder.runtime_global_scope}
+    return eval(f"lambda L: {name}", scope)
 
 
 def _add_root_guard(
