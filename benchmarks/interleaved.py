@@ -107,9 +107,15 @@ class Worker:
         self.process.wait()
 
 
-def _measure(
+def measure(
     pythons: dict[str, tuple[str, ...]], blocks: int
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Milliseconds of each round, and seconds to the first, by mode.
+
+    Args:
+        pythons: the modes that each Python measures, in a process of its own.
+        blocks: number of blocks of the model.
+    """
     workers = [Worker(python, modes, blocks) for python, modes in pythons.items()]
     times: dict[str, list[float]] = {}
     for _ in range(ROUNDS):
@@ -163,7 +169,7 @@ def run(
         "s to compile",
     )
     for blocks in BLOCKS:
-        times, first = _measure(pythons, blocks)
+        times, first = measure(pythons, blocks)
         for mode, taken in times.items():
             low, median, high = statistics.quantiles(taken, n=4)
             table.add_row(
