@@ -465,6 +465,27 @@ is_plainly_hooked(Node *node, Entry *entry, bool any_global_mark)
     return 1;
 }
 
+/* What a call looks at lies all over memory, and is seldom in the cache: the compiled
+ * code has run since. Fetching it ahead hides most of that. */
+enum { N_AHEAD = 8 };
+
+static void
+fetch_ahead(Entry *entry)
+{
+#if defined(__GNUC__)
+    if (entry->module != NULL) {
+        __builtin_prefetch((char *)entry->module - 2 * sizeof(PyObject *));
+    }
+#if HAS_VERSION_TAGS
+    __builtin_prefetch(entry->dict);
+    for (int i = 0; i < N_KINDS; i++) {
+        __builtin_prefetch(entry->hooks[i]);
+    }
+    __builtin_prefetch(entry->modules);
+#endif
+#endif
+}
+
 /* No Python code runs in here: it could free what is borrowed. Modules whose hooks have
  * to be looked at by Python code are added to `unclear`, with the index of their node. */
 static bool
@@ -479,6 +500,9 @@ walk(HookGuard *guard, Root *root, Memo *memo, bool any_global_mark, PyObject *u
     for (Py_ssize_t i = 0; i < root->n; i++) {
         Node *node = &root->nodes[i];
         Entry *entry = &entries[i];
+        if (i + N_AHEAD < root->n) {
+            fetch_ahead(&entries[i + N_AHEAD]);
+        }
 #if HAS_VERSION_TAGS
         if (i > 0 && entry->found_tag != entries[node->parent].modules_tag &&
             !find_in_parent(guard, root, entries, i)) {

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LOST = (
     "the guard on module hooks will be the one in Python: it does the same, but every "
-    "compiled call gets slower by about 0.6 us for each module it calls "
+    "compiled call gets slower by 1 to 2 us for each module it calls "
     "(benchmarks/guards.py)"
 )
 
