@@ -25,7 +25,7 @@ import torch._dynamo.config
 from torch import nn
 from torch._dynamo.utils import counters
 
-from interleaved import measure, work
+from interleaved import measure, parse
 
 
 MODULES = (62, 302, 602, 3002, 10004)
@@ -123,20 +123,12 @@ def plot(times: dict[int, dict[str, list[float]]], path: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("modules", metavar="MODULES", nargs="*", type=int)
-    parser.add_argument("--pristine", metavar="PYTHON")
     parser.add_argument("--plot", metavar="FILE.png")
-    parser.add_argument("--worker", nargs="+", metavar=("MODULES", "MODE"))
-    options = parser.parse_args()
-    if options.worker:
-        sys.setrecursionlimit(100_000)
-        work(step_of, options.worker[1:], int(options.worker[0]))
-        return
+    sys.setrecursionlimit(100_000)  # for large models
+    options, pythons = parse(parser, step_of, OURS, PRISTINE)
     from rich.console import Console
     from rich.table import Table
 
-    pythons = {sys.executable: OURS}
-    if options.pristine:
-        pythons[options.pristine] = PRISTINE
     table = Table(
         "modules", "mode", "us per call", "quartiles", "to skip", "s to first"
     )

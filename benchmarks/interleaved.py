@@ -129,6 +129,34 @@ def measure(
     return times, first
 
 
+def parse(
+    parser: argparse.ArgumentParser,
+    step_of: StepOf,
+    ours: tuple[str, ...],
+    pristine: tuple[str, ...],
+) -> tuple[argparse.Namespace, dict[str, tuple[str, ...]]]:
+    """Options of a benchmark, and the modes that each Python measures.
+
+    Does not return in a worker of another process: it works until that stops it.
+
+    Args:
+        parser: knows the options that are the benchmark's own.
+        step_of: makes a training step in a mode, for a number of blocks.
+        ours: modes of this release.
+        pristine: modes of the release without hooks of ours.
+    """
+    parser.add_argument("--pristine", metavar="PYTHON")
+    parser.add_argument("--worker", nargs="+", metavar=("BLOCKS", "MODE"))
+    options = parser.parse_args()
+    if options.worker:
+        work(step_of, options.worker[1:], int(options.worker[0]))
+        sys.exit()
+    pythons = {sys.executable: ours}
+    if options.pristine:
+        pythons[options.pristine] = pristine
+    return options, pythons
+
+
 def _ratio(times: dict[str, list[float]], mode: str, base: str) -> str:
     if base not in times:
         return "-"
@@ -147,18 +175,10 @@ def run(
         pristine: modes of the release without hooks of ours, among them "pristine".
     """
     parser = argparse.ArgumentParser(description=doc)
-    parser.add_argument("--pristine", metavar="PYTHON")
-    parser.add_argument("--worker", nargs="+", metavar=("BLOCKS", "MODE"))
-    options = parser.parse_args()
-    if options.worker:
-        work(step_of, options.worker[1:], int(options.worker[0]))
-        return
+    _, pythons = parse(parser, step_of, ours, pristine)
     from rich.console import Console
     from rich.table import Table
 
-    pythons = {sys.executable: ours}
-    if options.pristine:
-        pythons[options.pristine] = pristine
     table = Table(
         "blocks",
         "mode",
