@@ -815,7 +815,7 @@ static PyGetSetDef HookGuard_getset[] = {
 
 static PyType_Slot HookGuard_slots[] = {
     {Py_tp_doc,
-     "HookGuard(report, any_global_mark): see hook_guard.py, which has the same class."},
+     "HookGuard(report, any_global_mark): see python_hook_guard.py, which has the same class."},
     {Py_tp_new, HookGuard_new},
     {Py_tp_dealloc, HookGuard_dealloc},
     {Py_tp_call, HookGuard_call},

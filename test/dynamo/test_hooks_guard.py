@@ -11,10 +11,12 @@ import contextlib
 import copy
 import functools
 import gc
+import logging
 import random
 import subprocess
 import sys
 import threading
+import tracemalloc
 import types
 import weakref
 from collections.abc import Callable
@@ -30,6 +32,7 @@ from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
 )
+from torch.testing._internal.logging_utils import LoggingTestCase, make_logging_test
 
 from hook_programs import HookTestCase, Net, no_global_hooks, slow
 
@@ -518,6 +521,34 @@ class CompiledGuardTests(HookTestCase):
         reason = self._reasons(lambda m: m.blocks[1].lin.register_forward_hook(hook))
         self.assertIn("blocks.1.lin: forward hook added", reason)
 
+    def test_a_thousand_models_leave_nothing(self) -> None:
+        # One compiled function: Dynamo keeps some bytes for each torch.compile.
+        @torch.compile(backend="eager")
+        def call(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            return model(x)
+
+        def once() -> list[weakref.ref[nn.Module]]:
+            model = Net()
+            x = torch.ones(2, 4)
+            call(model, x)
+            handle = model.blocks[0].register_forward_hook(hook)
+            call(model, x)
+            handle.remove()
+            call(model, x)
+            return [weakref.ref(module) for module in model.modules()]
+
+        def size_after(models: int) -> int:
+            for _ in range(models):
+                kept = once()
+                self.assertEqual([r() for r in kept if r() is not None], [])
+            gc.collect()
+            return tracemalloc.get_traced_memory()[0]
+
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        before = size_after(500)
+        self.assertLess(size_after(500) - before, 20_000)
+
     def test_code_shared_by_many_instances(self) -> None:
         def make() -> nn.Sequential:
             return nn.Sequential(nn.Linear(2, 2), nn.ReLU())
@@ -589,6 +620,81 @@ class CompiledGuardTests(HookTestCase):
             root.__dict__[name].update(dict.fromkeys((*hook_ids, -1), True))
             self.assertEqual(watch(root), watch.oracle(root), name)
             self.assertFalse(watch(root), name)
+
+
+def change_a_hook() -> None:
+    """Compile a model, add a hook, and compile it again."""
+    model = Net()
+    compiled = torch.compile(model, backend="eager")
+    compiled(torch.ones(2, 4))
+    model.blocks[1].lin.register_forward_hook(hook)
+    compiled(torch.ones(2, 4))
+
+
+class GuardLogTests(LoggingTestCase):
+    """What the logs say of the guard."""
+
+    @make_logging_test(recompiles=True)
+    def test_recompiles(self, records: list[logging.LogRecord]) -> None:
+        change_a_hook()
+        (record,) = records
+        self.assertExpectedInline(
+            record.getMessage().partition("\n")[2],
+            """\
+    triggered by the following guard failure(s):
+    - 0/0: blocks.1.lin: forward hook added""",
+        )
+
+    @make_logging_test(recompiles_verbose=True)
+    def test_recompiles_verbose(self, records: list[logging.LogRecord]) -> None:
+        change_a_hook()
+        (record,) = records
+        self.assertExpectedInline(
+            record.getMessage().partition("\n")[2],
+            """\
+    triggered by the following guard failure(s):
+    guard 0 failures:
+    - 0/0: blocks.1.lin: forward hook added""",
+        )
+
+    @make_logging_test(guards=True)
+    def test_guards(self, records: list[logging.LogRecord]) -> None:
+        model = Net()
+        model.blocks[1].lin.register_forward_hook(hook)
+        model.blocks[1].lin.register_forward_pre_hook(hook, with_kwargs=True)
+        model.blocks[0].register_forward_hook(hook)
+        model.blocks[0].register_forward_hook(hook)
+        torch.compile(model, backend="eager")(torch.ones(2, 4))
+        lines = [line for r in records for line in r.getMessage().splitlines()]
+        leaves = [line.partition("LAMBDA_GUARD: ")[2] for line in lines]
+        ours = [s for s in leaves if s.startswith(("nn.Module hooks", "blocks."))]
+        self.assertExpectedInline(
+            "\n".join(ours),
+            """\
+nn.Module hooks as compiled, modules: 10
+blocks.0: 2 forward hooks
+blocks.1.lin: 1 forward pre-hook, 1 forward hook, marked or in another order""",
+        )
+
+    def test_structured_trace(self) -> None:
+        reasons: list[str] = []
+
+        class Reasons(logging.Handler):
+            def emit(self, record: Any) -> None:
+                if (
+                    record.metadata.get("artifact", {}).get("name")
+                    == "recompile_reasons"
+                ):
+                    reasons.append(record.payload)
+
+        handler = Reasons()
+        trace_log = torch._logging._internal.trace_log
+        trace_log.addHandler(handler)
+        self.addCleanup(trace_log.removeHandler, handler)
+        change_a_hook()
+        self.assertExpectedInline(
+            "\n".join(reasons), """0/0: blocks.1.lin: forward hook added"""
+        )
 
 
 instantiate_parametrized_tests(HookGuardTests)

@@ -60,7 +60,10 @@ def install_module_guards(
         name: the attribute of the hook dict that the frame reads.
         hooks: that dict.
     """
-    _install_once(source, _module_guard(ExpectedHooks.of(module)))
+    guards = TracingContext.get().guards_context.dynamo_guards
+    # A call reads all hook dicts of its module, and one guard is for all of them.
+    if not any(map(_is_of_module, guards.get_guards_for_source(source))):
+        install_guard(source.make_guard(_module_guard(ExpectedHooks.of(module))))
     kind = kind_of(name)
     if (
         name in MARKS
@@ -145,7 +148,11 @@ def _is_of_hooks(guard: Guard) -> bool:
     source, create_fn = guard.originating_source, guard.inner_create_fn()
     if create_fn is GuardBuilder.SEQUENCE_LENGTH:
         return isinstance(source, AttrSource) and source.member in _HOOK_DICTS
-    return create_fn in (NN_MODULE_HOOKS, GLOBAL_NN_MODULE_HOOKS)
+    return _is_of_module(guard) or create_fn is GLOBAL_NN_MODULE_HOOKS
+
+
+def _is_of_module(guard: Guard) -> bool:
+    return guard.inner_create_fn() is NN_MODULE_HOOKS
 
 
 def _install_once(source: Source, create_fn: Callable[..., None]) -> None:
@@ -175,12 +182,12 @@ def NN_MODULE_HOOKS(
     """
     frame: Any = builder
     if not hasattr(frame, "nn_module_paths"):
-        report = ["nn.Module hooks as compiled"]
+        report: list[str] = []
         frame.nn_module_paths = ModulePaths(report)
         _add_root_guard(builder, guard, frame.nn_module_paths.guard, report)
     evaluate = functools.partial(_path, builder)
     frame.nn_module_paths.expect(guard.originating_source, expected, evaluate)
-    code = f"hooks of {guard.name}: {expected}"
+    code = f"hooks of {guard.name}: {expected!r}"
     guard.set_export_info(guard.create_fn_name(), None, [code], None)
 
 
@@ -221,15 +228,13 @@ def NN_MODULE_HOOK_CALL(
     module_path = _path(builder, module)
     other_paths = [_path(builder, other) for other in others]
 
+    @_false_where_gone
     def check(frame_locals: Mapping[str, Any]) -> bool:
-        try:
-            return accepts(
-                hook_path(frame_locals),
-                module_path(frame_locals),
-                (path(frame_locals) for path in other_paths),
-            )
-        except (AttributeError, IndexError, KeyError, TypeError):
-            return False
+        return accepts(
+            hook_path(frame_locals),
+            module_path(frame_locals),
+            (path(frame_locals) for path in other_paths),
+        )
 
     what = f"{guard.name} leaves alone what the frame uses"
     guard.set_export_info(guard.create_fn_name(), None, [what], None)
@@ -260,11 +265,9 @@ def NN_MODULE_HOOK(
         return
     path = _path(builder, guard.name)
 
+    @_false_where_gone
     def check(frame_locals: Mapping[str, Any]) -> bool:
-        try:
-            return identity.is_of(path(frame_locals))
-        except (AttributeError, IndexError, KeyError, TypeError):
-            return False
+        return identity.is_of(path(frame_locals))
 
     _add_root_guard(builder, guard, check, get_verbose_code_parts(what, guard))
 
@@ -280,6 +283,18 @@ def GLOBAL_NN_MODULE_HOOKS(
     what = f"order and marks of _global{kind.hooks} == {expected}"
     guard.set_export_info(guard.create_fn_name(), None, [what], None)
     _add_root_guard(builder, guard, check, get_verbose_code_parts(what, guard))
+
+
+def _false_where_gone(
+    check: Callable[[Mapping[str, Any]], bool],
+) -> Callable[[Mapping[str, Any]], bool]:
+    def safe(frame_locals: Mapping[str, Any]) -> bool:
+        try:
+            return check(frame_locals)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            return False
+
+    return safe
 
 
 def _path(builder: GuardBuilder, name: str) -> Callable[[Mapping[str, Any]], Any]:

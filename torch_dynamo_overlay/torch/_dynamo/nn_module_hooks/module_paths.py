@@ -18,6 +18,7 @@ from torch._dynamo.source import (
     NNModuleSource,
 )
 
+from .python_hook_guard import CALLED
 from .state import any_global_mark, HookState, KINDS, module_hook_state
 
 
@@ -61,6 +62,14 @@ class ExpectedHooks:
             ),
         )
 
+    def __str__(self) -> str:
+        hooks = ", ".join(
+            f"{size} {called}{'s' * (size > 1)}"
+            for called, size in zip(CALLED, self.sizes, strict=True)
+            if size
+        )
+        return hooks if self.are_plain else f"{hooks}, marked or in another order"
+
     @functools.cached_property
     def are_plain(self) -> bool:
         """Whether no hook is marked, and all are called in the order of their dicts."""
@@ -84,11 +93,14 @@ class ModulePaths:
     """The modules of one compiled frame, and the guard on their hooks.
 
     Args:
-        report: takes, when the guard fails, what was found changed.
+        report: takes what the guard is, a line for all modules and one for each that
+            has hooks; and in their place, when it fails, what was found changed.
     """
 
     def __init__(self, report: list[str]) -> None:
         self.guard = HookGuard(report, any_global_mark)
+        self._report = report
+        self._n_modules = 0
         self._nodes: dict[str, tuple[int, int, str]] = {}
 
     def expect(
@@ -101,10 +113,14 @@ class ModulePaths:
             expected: what its hooks have to be.
             evaluate: makes a function of a frame's locals of an expression over them.
         """
-        root, node, _ = self._node(source, evaluate)
+        root, node, name = self._node(source, evaluate)
         self.guard.expect(
             root, node, expected.sizes, expected.are_plain, expected.are_those_of
         )
+        self._n_modules += 1
+        self._report[:1] = [f"nn.Module hooks as compiled, modules: {self._n_modules}"]
+        if any(expected.sizes):
+            self._report.append(f"{name}: {expected}")
 
     def _node(self, source: Source, evaluate: _Evaluate) -> tuple[int, int, str]:
         above = []

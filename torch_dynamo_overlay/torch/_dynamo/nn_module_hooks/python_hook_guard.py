@@ -15,7 +15,7 @@ from .state import is_plain, KINDS
 
 
 _Locals: TypeAlias = Mapping[str, Any]
-_CALLED = ("forward pre-hook", "forward hook", "backward pre-hook", "backward hook")
+CALLED = ("forward pre-hook", "forward hook", "backward pre-hook", "backward hook")
 
 
 @dataclasses.dataclass
@@ -129,7 +129,7 @@ class HookGuard:
 
 
 def _change(attributes: Mapping[str, Any], sizes: Sequence[int]) -> str | None:
-    for kind, size, called in zip(KINDS, sizes, _CALLED, strict=True):
+    for kind, size, called in zip(KINDS, sizes, CALLED, strict=True):
         hooks = attributes[kind.hooks]
         if not is_plain(hooks):
             return f"{kind.hooks} is of another type"
