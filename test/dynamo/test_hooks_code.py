@@ -18,7 +18,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._dynamo.nn_module_hooks.hook_code import effects_of, HookEffects
+from torch._dynamo.nn_module_hooks.hook_code import (
+    effects_of,
+    HookEffects,
+    ReturnsValue,
+)
 from torch._dynamo.nn_module_hooks.hook_values import Unclear
 from torch._dynamo.test_case import run_tests, TestCase
 from torch.testing._internal.common_utils import (
@@ -30,6 +34,7 @@ from hook_recorders import OPAQUE, RECORDERS
 
 
 KEPT: list[Any] = []
+STATE: dict[str, int] = {}
 COUNT = 0
 
 
@@ -39,8 +44,24 @@ def returns(module: Any, args: Any, out: Any) -> Any:
 
 def returns_sometimes(module: Any, args: Any, out: Any) -> Any:
     if out.shape[0] > 1:
-        return out
+        return out * 2
     return None
+
+
+def returns_a_part(module: Any, args: Any, out: Any) -> Any:
+    return out[0]
+
+
+def returns_it_detached(module: Any, args: Any, out: Any) -> Any:
+    return out.detach()
+
+
+def returns_one_of_two(module: Any, args: Any, out: Any) -> Any:
+    return args if len(args) > 1 else out
+
+
+def returns_it_in_a_tuple(module: Any, args: Any, out: Any) -> Any:
+    return (out,)
 
 
 def returns_what_a_method_returns(module: Any, args: Any, out: Any) -> Any:
@@ -259,6 +280,49 @@ def uses_a_comprehension(module: Any, args: Any, out: Any) -> None:
     KEPT.append([value.detach() for value in args])
 
 
+def returns_its_output(module: Any, args: Any, out: Any) -> Any:
+    KEPT.append(out.detach())
+    return out
+
+
+def returns_its_output_or_nothing(module: Any, args: Any, out: Any) -> Any:
+    result = None
+    if len(args) > 1:
+        result = out
+    return result
+
+
+def returns_its_arguments(module: Any, args: Any, out: Any) -> Any:
+    return args
+
+
+def scales(module: Any, args: Any, out: Any) -> Any:
+    return out * len(KEPT)
+
+
+def appends(module: Any, args: Any, out: Any) -> Any:
+    KEPT.append(1)
+    return out * 2
+
+
+def counts_in_a_global(module: Any, args: Any, out: Any) -> Any:
+    global COUNT
+    COUNT += 1
+    return out * 2
+
+
+def counts_in_a_dict(module: Any, args: Any, out: Any) -> Any:
+    module.counts = getattr(module, "counts", {})
+    STATE["calls"] = STATE.get("calls", 0) + 1
+    return out * 2
+
+
+def sets_a_flag(module: Any, args: Any, out: Any) -> Any:
+    STATE["called"] = True
+    module.called = True
+    return out * 2
+
+
 # Given, live, whether it computes.
 GIVEN: list[tuple[Callable[..., Any], set[int], set[int], bool]] = [
     (looks_at_nothing, set(), set(), False),
@@ -303,6 +367,36 @@ class HookCodeTests(TestCase):
     def test_unclear(self, hook: Callable[..., Any]) -> None:
         with self.assertRaises(Unclear):
             self.effects(hook)
+
+    @parametrize(
+        "case",
+        (
+            (looks_at_nothing, 0),
+            (returns_its_output, 2),
+            (returns_its_output_or_nothing, 2),
+            (returns_its_arguments, 1),
+        ),
+    )
+    def test_which_argument_is_returned(self, case: Any) -> None:
+        hook, returned = case
+        self.assertEqual(self.effects(hook).returns, returned)
+
+    @parametrize(
+        "case",
+        (
+            (returns, False),
+            (scales, False),
+            (sets_a_flag, False),
+            (appends, True),
+            (counts_in_a_global, True),
+            (counts_in_a_dict, True),
+        ),
+    )
+    def test_whether_it_changes_what_it_reads(self, case: Any) -> None:
+        hook, is_restless = case
+        with self.assertRaises(ReturnsValue) as caught:
+            self.effects(hook)
+        self.assertEqual(bool(caught.exception.effects.restless), is_restless)
 
     @parametrize("case", GIVEN)
     def test_what_is_looked_at(self, case: Any) -> None:

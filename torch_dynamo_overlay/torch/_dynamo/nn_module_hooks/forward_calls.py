@@ -23,7 +23,7 @@ from torch._dynamo.variables.lazy import LazyVariableTracker
 from torch._dynamo.variables.misc import CellVariable
 from torch._guards import ChainedSource
 
-from .guards import install_call_guard
+from .guards import install_call_guard, run_hooks_met_eagerly
 from .hook_code import effects_of
 from .hook_values import Unclear
 
@@ -198,11 +198,15 @@ def settled_calls(tx: InstructionTranslatorBase) -> Iterator[None]:
     """
     try:
         yield
-    except (RestartAnalysis, SkipFrame):
+    except RestartAnalysis:
+        raise
+    except SkipFrame:
+        run_hooks_met_eagerly()
         raise
     except Exception:
         if calls := _calls(tx):
             _restart_if_wrong(tx, calls, _FrameState(tx))
+        run_hooks_met_eagerly()
         raise
 
 

@@ -12,11 +12,12 @@ import functools
 import json
 import logging
 import types
-from typing import Any, TYPE_CHECKING
+from typing import Any, NoReturn, TYPE_CHECKING
 
 import torch
+from torch._dynamo.code_context import code_context
 from torch._dynamo.decorators import disable
-from torch._dynamo.exc import Unsupported
+from torch._dynamo.exc import unimplemented, Unsupported
 from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.utils import warn_once
@@ -37,7 +38,9 @@ from .forward_calls import (
     note_call,
 )
 from .graph_inputs import module_hooks_input, RunTimeHookVariable
-from .hook_code import effects_of, HookEffects
+from .hook_code import effects_of, HookEffects, ReturnsValue
+from .hook_frames import run_eagerly
+from .hook_identity import function_of
 from .hook_values import Unclear
 from .policy import mark_of, policy_of
 
@@ -73,10 +76,56 @@ class ForwardHookVariable(RunTimeHookVariable):
         try:
             self._call_at_run_time(tx, args, self.source)
         except Unclear as reason:
+            if isinstance(reason, ReturnsValue) and self._has_moved(
+                tx, reason.effects, self.source
+            ):
+                self._break_graph(self.source)
             log.info("%s: traced into the graph: %s", self.source.name, reason)
             return self._trace(tx, args, kwargs, str(reason))
         _guard_on_code(self.value, self.source)
         return ConstantVariable.create(None)
+
+    def _has_moved(
+        self, tx: InstructionTranslatorBase, effects: HookEffects, source: Source
+    ) -> bool:
+        """Whether what was traced of the hook before did not hold for long."""
+        if tx.one_graph or tx.error_on_graph_break or policy_of(self.value) == "trace":
+            return False
+        function = function_of(self.value)
+        if not isinstance(function, types.FunctionType) or not effects.restless:
+            return False
+        key = "nn_module_hook_states"
+        of_hook: Any = code_context.get_context(function.__code__)
+        of_frame: Any = code_context.get_context(tx.output.root_tx.f_code)
+        states = of_frame.setdefault(key, {})
+        state = states.setdefault((function.__code__, source.name), effects.restless)
+        if state != effects.restless:
+            # In frames that have not been compiled yet, it would be the same.
+            of_hook[key] = "move"
+        return key in of_hook
+
+    def _break_graph(self, source: Source) -> NoReturn:
+        name = getattr(self.value, "__qualname__", type(self.value).__name__)
+        warn_once(
+            f"The hook {name} breaks the graph. It returns a value and changes state "
+            "of its own that it reads, so that a graph of it would hold for one call. "
+            "Split it: one hook that records and one that returns the value compile in "
+            "whole graphs. See docs/nn_module_hooks.md of torch-hooks, 'Hooks that "
+            "record'."
+        )
+        run_eagerly(self.value)
+        unimplemented(
+            gb_type="nn.Module hook that returns a value and changes its own state",
+            context=source.name,
+            explanation="A graph of this hook would hold for one call, as it reads "
+            "state that it changes.",
+            hints=[
+                "Make two hooks of it: one that records, one that returns the value.",
+                "Compile with fullgraph=True, or decorate the hook with "
+                'torch._dynamo.nn_module_hooks.hook_policy("trace"), to trace it all '
+                "the same.",
+            ],
+        )
 
     def _trace(
         self,
@@ -111,6 +160,8 @@ class ForwardHookVariable(RunTimeHookVariable):
             raise Unclear("its module is made in the frame")
         _check_frames(tx)
         effects = self._effects(module, len(args), trusts=mark_of(self.value) == "call")
+        if effects.returns and not self._is_result(effects.returns, len(args), source):
+            raise Unclear("it may return a value")
         tensors: list[torch.Tensor] = []
         copies = must_copy(tx, self.value)
         handed = [
@@ -158,6 +209,11 @@ class ForwardHookVariable(RunTimeHookVariable):
                 seen,
             ),
         )
+
+    def _is_result(self, returned: int, n: int, source: Source) -> bool:
+        """Whether to return this argument, of ``n``, is to return None."""
+        takes_kwargs = n == 3 and "_forward_pre_hooks" in source.name
+        return returned == n - 1 and not takes_kwargs
 
     def _effects(self, module: VariableTracker, n: int, *, trusts: bool) -> HookEffects:
         try:

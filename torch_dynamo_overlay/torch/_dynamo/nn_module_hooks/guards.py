@@ -22,12 +22,14 @@ from torch._dynamo.source import AttrSource, ConstDictKeySource, DictGetItemSour
 from torch._guards import ChainedSource, TracingContext
 from torch.nn.modules import module as nn_module
 
+from .hook_frames import run_restless_hooks_eagerly
 from .hook_identity import HookIdentity
 from .module_paths import ExpectedHooks, ModulePaths
 from .state import (
     global_hook_dict,
     GLOBAL_HOOK_DICTS,
     global_hook_state,
+    has_call_hooks,
     HookDict,
     HookKind,
     HookState,
@@ -64,6 +66,8 @@ def install_module_guards(
     # A call reads all hook dicts of its module, and one guard is for all of them.
     if not any(map(_is_of_module, guards.get_guards_for_source(source))):
         install_guard(source.make_guard(_module_guard(ExpectedHooks.of(module))))
+        if has_call_hooks(module):
+            _hooked_modules().append(module)
     kind = kind_of(name)
     if (
         name in MARKS
@@ -116,6 +120,7 @@ def remember_hook_guards(speculation: SpeculationEntry) -> None:
         for guard in guards
         if _is_of_hooks(guard)
     ]
+    run_hooks_met_eagerly()
 
 
 def install_remembered_guards(
@@ -134,6 +139,22 @@ def install_remembered_guards(
     for source, create_fn in remembered:
         tx.output.guard_on_key_order.update(_dicts_read_by_position(source))
         _install_once(source, create_fn)
+
+
+def run_hooks_met_eagerly() -> None:
+    """See that no hook with state is compiled by itself, where a frame is not compiled.
+
+    Of the modules that the frame has called so far.
+    """
+    for module in _hooked_modules():
+        run_restless_hooks_eagerly(module)
+
+
+def _hooked_modules() -> list[Module]:
+    context: Any = TracingContext.get()
+    if not hasattr(context, "nn_modules_with_hooks"):
+        context.nn_modules_with_hooks = []
+    return context.nn_modules_with_hooks
 
 
 def _dicts_read_by_position(source: Source) -> Iterator[Source]:

@@ -88,6 +88,9 @@ class HookEffects:
         writes: names of attributes and globals it writes.
         edits_tensors: whether it edits tensors that it was not given.
         reads_clock: whether it asks what time it is.
+        returns: which argument it returns, if not None; 0 for none.
+        restless: what it reads and changes itself, other than tensors, as it is now:
+            numbers, and lengths of containers. What is traced of it holds for these.
         touched: objects of its own that it reads or writes.
         bindings: what of this rests on objects that may be bound anew.
     """
@@ -101,6 +104,8 @@ class HookEffects:
     writes: set[str] = dataclasses.field(default_factory=set)
     edits_tensors: bool = False
     reads_clock: bool = False
+    returns: int = 0
+    restless: list[object] = dataclasses.field(default_factory=list, compare=False)
     touched: list[object] = dataclasses.field(default_factory=list, compare=False)
     bindings: list[Binding] = dataclasses.field(default_factory=list, compare=False)
 
@@ -114,11 +119,12 @@ def effects_of(hook: Callable[..., Any], module: object, n: int) -> HookEffects:
         n: number of its arguments. All but the first are made of tensors.
 
     Raises:
-        Unclear: when it may return something else than None, edit what it is given,
-            change autograd, modules or hooks, or when its code cannot be read.
+        ReturnsValue: when it may return something else than None or an argument.
+        Unclear: when it may edit what it is given, change autograd, modules or hooks,
+            or when its code cannot be read.
     """
     args: list[Value] = [Known(module)]
-    args += [Given(frozenset((i,))) for i in range(1, n)]
+    args += [Given(frozenset((i,)), is_argument=True) for i in range(1, n)]
     assigned: dict[object, Value] = {}
     try:
         for _ in range(_MAX_DEPTH):
@@ -131,9 +137,20 @@ def effects_of(hook: Callable[..., Any], module: object, n: int) -> HookEffects:
             raise Unclear("what it keeps changes too often")
     except RecursionError:
         raise Unclear("it is too deep") from None
-    if result != NONE:
-        raise Unclear("it may return a value")
+    reader.finish()
+    if isinstance(result, Given) and result.is_argument and len(result.params) == 1:
+        (reader.effects.returns,) = result.params
+    elif result != NONE:
+        raise ReturnsValue(reader.effects)
     return reader.effects
+
+
+class ReturnsValue(Unclear):
+    """The hook may return a value, and its effects are these."""
+
+    def __init__(self, effects: HookEffects) -> None:
+        super().__init__("it may return a value")
+        self.effects = effects
 
 
 class _Reader:
@@ -147,11 +164,22 @@ class _Reader:
     def __init__(self, assigned: dict[object, Value]) -> None:
         self.effects = HookEffects()
         self._assigned = assigned
+        self._read: dict[object, object] = {}
+        self._edits_unknown = False
         self._running: list[types.CodeType] = []
         self._steps = 0
         self._seen: set[int] = set()
         # The function, and the place in its closure, where a cell was found.
         self._homes: dict[int, tuple[types.FunctionType, int]] = {}
+
+    def finish(self) -> None:
+        """Call when all of the hook is read."""
+        changed = [obj for key, obj in self._read.items() if key in self._assigned]
+        self.effects.restless += changed
+        if self._edits_unknown:
+            # Whichever it is, it is found in one of these.
+            found = [obj for obj in self.effects.touched if is_container(type(obj))]
+            self.effects.restless.append(sum(map(len, found)))  # type: ignore[arg-type]
 
     # What is done with values
 
@@ -194,6 +222,12 @@ class _Reader:
         self.effects.bindings.append(Binding(holder, key, obj))
         return Known(obj)
 
+    def _note_read(self, key: object, value: Value) -> None:
+        # Dynamo makes numbers in closures dynamic, so that they are read once.
+        if not is_tensor(value):
+            is_number = isinstance(value, Known) and isinstance(value.obj, (int, float))
+            self._read[key] = value.obj if is_number else None  # type: ignore[union-attr]
+
     def _own(self, key: object, known: Value) -> Value:
         """A value that the hook itself may have changed before it reads it."""
         if key not in self._assigned:
@@ -232,7 +266,9 @@ class _Reader:
             known = Known(builtins[name])
         else:
             raise Unclear(f"{name!r} is not bound")
-        return self._own(("global", id(scope), name), known)
+        key = ("global", id(scope), name)
+        self._note_read(key, known)
+        return self._own(key, known)
 
     def rebind_global(self, scope: dict[str, Any], name: str, value: Value) -> None:
         self.effects.writes.add(name)
@@ -247,7 +283,7 @@ class _Reader:
             if name in METADATA:
                 return PLAIN
             if name == "data":
-                return dataclasses.replace(found[0], live=False)
+                return found[0].part(live=False)
             if name in AUTOGRAD_NAMES:
                 self.keep(owner)
                 return PLAIN
@@ -273,6 +309,7 @@ class _Reader:
             value = PLAIN if default is None else default
         elif default is not None:
             value = join(value, default)
+        self._note_read((id(obj), name), value)
         return self._own((id(obj), name), value)
 
     def _attribute_of(self, obj: Any, name: str) -> Value | None:
@@ -336,7 +373,11 @@ class _Reader:
             raise Unclear("it edits an object that is not known")
         self.keep(owner, *values)
         objs = owner.objs if isinstance(owner, OneOf) else ()
-        for obj in (owner.obj,) if isinstance(owner, Known) else objs:
+        objs = (owner.obj,) if isinstance(owner, Known) else objs
+        if not is_tensor(owner):
+            self.effects.restless.append([len(obj) for obj in objs])
+            self._edits_unknown |= not objs
+        for obj in objs:
             for value in values:
                 self._assign(("items", id(obj)), value)
         is_unknown = isinstance(owner, Of) and not is_tensor(owner)
@@ -348,7 +389,7 @@ class _Reader:
         if found := given_in(owner):
             self.look(owner)
             if isinstance(key, Known) and isinstance(key.obj, _INDICES):
-                return found[0]
+                return found[0].part()
             return self.compute(owner, key)
         self.keep(key)
         if is_tensor(owner):
@@ -364,7 +405,11 @@ class _Reader:
 
     def _item_at(self, container: Any, key: object) -> Value:
         self.touch(container)
+        return join_all(self._values_at(container, key))
+
+    def _values_at(self, container: Any, key: object) -> list[Value]:
         known: list[Value] = []
+        place = ("item", id(container), key)
         try:
             obj = container[key]
         except (LookupError, TypeError):
@@ -373,10 +418,20 @@ class _Reader:
         else:
             cls = type(obj)
             known.append(OneOf(cls, (obj,)) if is_container(cls) else of(cls))
-        for place in (("items", id(container)), ("item", id(container), key)):
-            if place in self._assigned and self._assigned[place] not in known:
-                known.append(self._assigned[place])
-        return join_all(known)
+            if isinstance(obj, int):
+                self._read[place] = obj
+        for place_ in (("items", id(container)), place):
+            if place_ in self._assigned and self._assigned[place_] not in known:
+                known.append(self._assigned[place_])
+        return known
+
+    def _is_absent(self, owner: Value, key: Value) -> bool:
+        """Whether nothing is known to be there, so that a default is what is found."""
+        if not isinstance(owner, Known):
+            return False
+        if isinstance(key, Known):
+            return not self._values_at(owner.obj, key.obj)
+        return not self._items((owner.obj,))
 
     def put(self, owner: Value, key: Value, value: Value) -> None:
         place = key.obj if isinstance(key, Known) else None
@@ -391,7 +446,7 @@ class _Reader:
         """Any item of a container."""
         if found := given_in(owner):
             self.look(owner)
-            return found[0]
+            return found[0].part()
         if is_tensor(owner) or owner == PLAIN:
             return self.compute(owner)
         if not is_container(type_of(owner)):
@@ -495,15 +550,15 @@ class _Reader:
             raise Unclear("it draws random numbers")
         self.look(owner)
         if name == "detach":
-            return dataclasses.replace(owner, live=False, whole=False)
+            return owner.part(live=False, whole=False)
         if name in SAME_VALUE:
-            return dataclasses.replace(owner, whole=False)
+            return owner.part(whole=False)
         if name in LOOKS:
             return PLAIN
         if name == "numpy":
             # Which is an error for a tensor that requires grad.
             self.keep(owner)
-            return owner
+            return owner.part()
         result = self.compute(owner, *args, name=name)
         return PLAIN if name in COMPUTED_SCALARS else result
 
@@ -511,7 +566,7 @@ class _Reader:
         self, owner: Value, name: str, args: Sequence[Value]
     ) -> Value:
         cls = type_of(owner)
-        if edits(name):
+        if edits(name) or returns_none(cls, name):
             self.edit(owner, *args)
         else:
             self.keep(owner, *args)
@@ -520,6 +575,8 @@ class _Reader:
         if name in ("keys", "index", "count", "__len__", "__contains__"):
             return PLAIN
         if name in ("get", "setdefault", "pop", "popitem", "popleft"):
+            if len(args) > 1 and self._is_absent(owner, args[0]):
+                return args[1]
             known = self.item(owner, args[0]) if args else self.element(owner)
             return join(known, args[1]) if len(args) > 1 and known != args[1] else known
         if name in ("values", "copy"):

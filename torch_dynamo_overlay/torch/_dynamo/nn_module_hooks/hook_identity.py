@@ -44,7 +44,12 @@ class HookIdentity:
         return f"{code.co_qualname} (line {code.co_firstlineno})"
 
 
-def _codes_of(hook: Any, seen: set[int]) -> Iterator[Any]:
+def function_of(hook: Any) -> Any:
+    """The function in Python that calling a hook runs, or the object without one.
+
+    Args:
+        hook: a function, method, ``functools.partial`` or object with ``__call__``.
+    """
     while not isinstance(hook, types.FunctionType):
         if isinstance(hook, types.MethodType):
             hook = hook.__func__
@@ -53,9 +58,16 @@ def _codes_of(hook: Any, seen: set[int]) -> Iterator[Any]:
         elif isinstance(type(hook).__call__, types.FunctionType):
             hook = type(hook).__call__
         else:
-            named = hook if hasattr(hook, "__qualname__") else type(hook)
-            yield f"{named.__module__}.{named.__qualname__}"
-            return
+            break
+    return hook
+
+
+def _codes_of(hook: Any, seen: set[int]) -> Iterator[Any]:
+    hook = function_of(hook)
+    if not isinstance(hook, types.FunctionType):
+        named = hook if hasattr(hook, "__qualname__") else type(hook)
+        yield f"{named.__module__}.{named.__qualname__}"
+        return
     if id(hook) in seen:
         return
     seen.add(id(hook))

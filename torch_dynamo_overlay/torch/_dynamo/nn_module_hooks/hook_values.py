@@ -33,12 +33,18 @@ class Given:
         live: whether autograd knows where it comes from.
         shares: whether it may share memory with these.
         whole: whether it may be a container that is given, not what is in it.
+        is_argument: whether it is what is given, as it is, or None.
     """
 
     params: frozenset[int]
     live: bool = True
     shares: bool = True
     whole: bool = True
+    is_argument: bool = False
+
+    def part(self, **changes: Any) -> Given:
+        """What is found in it, or made of it."""
+        return dataclasses.replace(self, is_argument=False, **changes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -178,9 +184,13 @@ def is_callback(value: Value) -> bool:
 
 def plain(value: Value) -> Value:
     """What an item made of ``value`` stands for."""
+    if isinstance(value, Given):
+        return value
     found = given_in(value)
     if found:
-        return found[0]
+        return found[0].part()
+    if isinstance(value, Member) and is_plain(value.owner):
+        return PLAIN
     return STATE if isinstance(value, (Member, Made, _Null)) else value
 
 
@@ -238,6 +248,9 @@ def join(left: Value, right: Value) -> Value:
         return TENSOR
     if left is NULL or right is NULL:
         raise Unclear("its stack is not known")
+    for one, other in ((left, right), (right, left)):
+        if one == NONE and isinstance(other, Given) and other.is_argument:
+            return other
     if found := [*given_in(left), *given_in(right)]:
         return made_of(found)
     if isinstance(left, Made) or isinstance(right, Made):

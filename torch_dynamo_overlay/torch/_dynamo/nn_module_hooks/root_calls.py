@@ -50,6 +50,8 @@ def call_of_root(fn: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         return (whole if has_call_hooks(module) else fn)(*args, **kwargs)
 
+    # What a frame traces that calls it, when it is compiled itself.
+    call._torchdynamo_inline = fn  # type: ignore[attr-defined]
     return call
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def call_hook(hook: Callable[..., Any], grad_mode: bool, *args: Any) -> None:
-    """Call a forward hook, or pre-hook, that returns nothing.
+    """Call a forward hook, or pre-hook, that changes nothing of the module's call.
 
     Args:
         hook: the hook.
@@ -24,8 +24,8 @@ def call_hook(hook: Callable[..., Any], grad_mode: bool, *args: Any) -> None:
         args: what it is called with. None stands for what it does not look at.
 
     Raises:
-        RuntimeError: when it does what it seemed not to do: return a value, or edit a
-            tensor that it is given.
+        RuntimeError: when it does what it seemed not to do: return a value other than
+            the last argument, or edit a tensor that it is given.
     """
     before: list[tuple[torch.Tensor, int]] = []
     _note_versions(args[1:], before)
@@ -34,7 +34,7 @@ def call_hook(hook: Callable[..., Any], grad_mode: bool, *args: Any) -> None:
     else:
         with torch.set_grad_enabled(grad_mode):
             result = hook(*args)
-    if result is not None:
+    if result is not None and result is not args[-1]:
         raise RuntimeError(_wrong(hook, "returned a value"))
     for tensor, version in before:
         if tensor._version != version:

@@ -27,6 +27,7 @@ from .state import (
     global_hook_dict_name,
     HookDict,
     is_plain,
+    KINDS,
     MARKS,
     MODULE_HOOK_DICTS,
 )
@@ -90,6 +91,22 @@ def global_hook_dict(builder: VariableBuilder, value: object) -> VariableTracker
     if value:
         install_global_guard(builder.tx.import_source(nn_module.__name__), name)
     return _tracked(builder.tx, value, source, name)
+
+
+def wrapper_runs_hooks(wrapper: Module, source: Source) -> bool:
+    """Whether what ``torch.compile`` returned for a module has hooks of its own.
+
+    Without, a frame that calls it calls the module that it wraps.
+
+    Args:
+        wrapper: the ``OptimizedModule``.
+        source: where the compiled frame finds it.
+    """
+    hooks = wrapper.__dict__
+    if not config.skip_nnmodule_hook_guards:
+        name = "_forward_hooks"
+        install_module_guards(wrapper, source, name, hooks[name])
+    return any(hooks[kind.hooks] for kind in KINDS)
 
 
 def _tracked(
