@@ -624,7 +624,7 @@ class CompiledGuardTests(HookTestCase):
 
 def change_a_hook() -> None:
     """Compile a model, add a hook, and compile it again."""
-    model = Net()
+    model: Any = Net()
     compiled = torch.compile(model, backend="eager")
     compiled(torch.ones(2, 4))
     model.blocks[1].lin.register_forward_hook(hook)
@@ -659,7 +659,7 @@ class GuardLogTests(LoggingTestCase):
 
     @make_logging_test(guards=True)
     def test_guards(self, records: list[logging.LogRecord]) -> None:
-        model = Net()
+        model: Any = Net()
         model.blocks[1].lin.register_forward_hook(hook)
         model.blocks[1].lin.register_forward_pre_hook(hook, with_kwargs=True)
         model.blocks[0].register_forward_hook(hook)

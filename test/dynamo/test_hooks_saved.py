@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.aot_compile import ModelInput
 from torch.testing._internal.common_utils import (
     instantiate_parametrized_tests,
     parametrize,
@@ -191,7 +192,89 @@ class SavedCodeTests(HookTestCase):
         self.assertEqual(second, [f"{kind} {n}" for kind in HOOKS for n in (0, 1)])
 
 
+class Doubles(Net):
+    def __call__(self, *args: Any) -> Any:
+        return 2 * super().__call__(*args)
+
+
+class Scaled(nn.Linear):
+    def forward(
+        self, x: torch.Tensor, scale: float = 1.0, *, shift: float = 0.0
+    ) -> torch.Tensor:
+        return super().forward(x) * scale + shift
+
+
+def add_one(
+    module: nn.Module, args: Any, kwargs: dict[str, float]
+) -> tuple[Any, dict[str, float]]:
+    return args, {**kwargs, "shift": kwargs.get("shift", 0.0) + 1.0}
+
+
+class SavedModuleTests(HookTestCase):
+    """``OptimizedModule._aot_compile``: the hooks of the root are part of the code."""
+
+    x = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+    def _compiled(self, model: Net) -> Any:
+        compiled: Any = torch.compile(model, fullgraph=True, backend="inductor")
+        x = self.x.clone().requires_grad_()
+        compiled._aot_compile([ModelInput((x,), {}, [])])
+        return compiled
+
+    def _loaded(self, model: Net, data: bytes) -> Any:
+        compiled: Any = torch.compile(model, fullgraph=True, backend="inductor")
+        compiled._load_aot_compiled_module(data)
+        return compiled
+
+    @slow
+    @parametrize("kind", HOOKS)
+    def test_hooks_run(self, kind: str) -> None:
+        with self.assertNoLogs("torch._dynamo.aot_compile", "WARNING"):
+            compiled = self._compiled(net(kind, ""))
+        expected = outcome(net(kind, ""), self.x)
+        self.assertNotEqual(expected, outcome(net(), self.x))
+        self.assertEqual(outcome(compiled, self.x), expected)
+        data = compiled._save_aot_compiled_module()
+        self.assertEqual(outcome(self._loaded(net(kind, ""), data), self.x), expected)
+
+    @slow
+    @parametrize("kind", HOOKS)
+    def test_other_hooks_are_refused(self, kind: str) -> None:
+        model = net()
+        compiled = self._compiled(model)
+        self.assertEqual(outcome(compiled, self.x), outcome(model, self.x))
+        HOOKS[kind](model)
+        with self.assertRaisesRegex(RuntimeError, "self: .* added"):
+            compiled(self.x)
+        data = compiled._save_aot_compiled_module()
+        with self.assertRaisesRegex(RuntimeError, "self: .* added"):
+            self._loaded(net(kind, ""), data)(self.x)
+        self.assertEqual(
+            outcome(self._loaded(net(), data), self.x), outcome(net(), self.x)
+        )
+
+    @slow
+    def test_calls_of_several_kinds(self) -> None:
+        model = Scaled(4, 4)
+        model.register_forward_pre_hook(add_one, with_kwargs=True)
+        compiled: Any = torch.compile(model, fullgraph=True, backend="inductor")
+        calls: list[tuple[Any, Any]] = [
+            ((self.x,), {}),
+            ((self.x,), {"scale": 2.0}),
+            ((self.x, 2.0), {"shift": 1.0}),
+        ]
+        compiled._aot_compile([ModelInput(a, k, []) for a, k in calls])
+        for args, kwargs in calls:
+            self.assertEqual(compiled(*args, **kwargs), model(*args, **kwargs))
+
+    def test_a_call_of_its_own(self) -> None:
+        with self.assertLogs("torch._dynamo.aot_compile", "WARNING") as logs:
+            self._compiled(Doubles())
+        self.assertIn("overrides __call__", "".join(logs.output))
+
+
 instantiate_parametrized_tests(SavedCodeTests)
+instantiate_parametrized_tests(SavedModuleTests)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Compiles the hooks of the root module together with its forward.
 
-Called by the seam in ``_TorchDynamoContext.__call__``. Dynamo skips the frames of
-``nn.Module.__call__``, so that hooks of the module given to ``torch.compile`` would
-run in frames of their own. Must not import anything else of this package but
-``state``.
+Called by the seams in ``_TorchDynamoContext.__call__`` and ``aot_compile_module``.
+Dynamo skips the frames of ``nn.Module.__call__``, so that hooks of the module given to
+``torch.compile`` would run in frames of their own, and those of one compiled ahead of
+time not at all. Must not import anything else of this package but ``state``.
 """
 
 from __future__ import annotations
@@ -53,6 +53,28 @@ def call_of_root(fn: Callable[..., Any]) -> Callable[..., Any]:
     # What a frame traces that calls it, when it is compiled itself.
     call._torchdynamo_inline = fn  # type: ignore[attr-defined]
     return call
+
+
+def call_of_saved_root(module: Module) -> Callable[..., Any]:
+    """What to compile ahead of time for a module: all of its call, where that is known.
+
+    Its hooks are part of what is saved then, and guarded: what was saved without a hook
+    serves no module that has one.
+
+    Args:
+        module: the root module.
+    """
+    return module.__call__ if is_saved_whole(module) else module.forward
+
+
+def is_saved_whole(module: Module) -> bool:
+    """Whether what is compiled ahead of time for ``module`` runs its hooks.
+
+    Not for classes with a ``__call__`` of their own, nor for a lazy module whose
+    parameters are to be made by a hook.
+    """
+    is_lazy = getattr(module, "_initialize_hook", None) is not None
+    return type(module).__call__ is Module.__call__ and not is_lazy
 
 
 def _code(forward: Callable[..., Any], code: types.CodeType) -> types.CodeType:
