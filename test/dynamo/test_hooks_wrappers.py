@@ -276,6 +276,42 @@ class Loads(nn.Linear):
         return super().load_state_dict(state_dict, *args, **kwargs)
 
 
+def add_extra(module: Any, state: Any, prefix: str, metadata: Any) -> None:
+    state[f"{prefix}extra"] = torch.ones(2)
+
+
+Register = Callable[[nn.Module, list[Any]], Any]
+STATE_DICT_HOOKS: dict[str, Register] = {
+    "pre": lambda module, log: module.register_state_dict_pre_hook(
+        lambda m, prefix, keep: log.append(("pre", prefix, keep))
+    ),
+    "post": lambda module, log: module.register_state_dict_post_hook(
+        lambda m, state, prefix, metadata: log.append(("post", len(state)))
+    ),
+    "private": lambda module, log: module._register_state_dict_hook(add_extra),
+    "load_pre": lambda module, log: module.register_load_state_dict_pre_hook(
+        lambda m, state, prefix, *rest: log.append(("load pre", sorted(state)))
+    ),
+    "load_post": lambda module, log: module.register_load_state_dict_post_hook(
+        lambda m, keys: log.append(("load post", *keys))
+    ),
+}
+STATE_DICT_PROGRAMS: dict[str, Callable[[nn.Module], Callable[..., Any]]] = {
+    "save": lambda model: lambda x: model(x) * model.state_dict()["0.weight"].sum(),
+    "save_all": lambda model: (
+        lambda x: {
+            name: value * 2 for name, value in model.state_dict(prefix="p.").items()
+        }
+    ),
+    "load": lambda model: (
+        lambda x: (
+            model.load_state_dict({"0.weight": x + 1, "0.bias": x[0]}),
+            model(x),
+        )[1]
+    ),
+}
+
+
 class StateDictTests(HookTestCase):
     def test_overridden_both(self) -> None:
         wrapper: Any = torch.compile(Custom(2, 2), backend="eager")
@@ -331,6 +367,29 @@ class StateDictTests(HookTestCase):
         compiled = program(lambda module: torch.compile(module, backend="eager"))
         self.assertEqual(eager, compiled)
 
+    @parametrize("kind", STATE_DICT_HOOKS)
+    @parametrize("program", STATE_DICT_PROGRAMS)
+    def test_inside_of_compiled_code(self, program: str, kind: str) -> None:
+        def outcomes(compiled: bool) -> list[Any]:
+            torch._dynamo.reset()
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(2, 2))
+            call = STATE_DICT_PROGRAMS[program](model)
+            if compiled:
+                call = torch.compile(call, backend="aot_eager")
+            log: list[Any] = []
+            x = torch.arange(4.0).reshape(2, 2)
+            with torch.no_grad():
+                log.append(call(x))
+                handle = STATE_DICT_HOOKS[kind](model[0], log)
+                log += [call(x), call(x)]
+                handle.remove()
+                log.append(call(x))
+            return log
+
+        eager, compiled = outcomes(False), outcomes(True)
+        self.assertTrue(same(eager, compiled), f"eager {eager}\ncompiled {compiled}")
+
     def test_distributed_helpers(self) -> None:
         from torch.distributed.checkpoint.state_dict import (
             get_model_state_dict,
@@ -350,6 +409,7 @@ class StateDictTests(HookTestCase):
 
 instantiate_parametrized_tests(AloneTests)
 instantiate_parametrized_tests(NestedTests)
+instantiate_parametrized_tests(StateDictTests)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ from .forward_calls import (
 from .graph_inputs import module_hooks_input, RunTimeHookVariable
 from .hook_code import effects_of, HookEffects, ReturnsValue
 from .hook_frames import run_eagerly
-from .hook_identity import function_of
+from .hook_identity import described, function_of
 from .hook_values import Unclear
 from .policy import mark_of, policy_of
 
@@ -105,13 +105,12 @@ class ForwardHookVariable(RunTimeHookVariable):
         return key in of_hook
 
     def _break_graph(self, source: Source) -> NoReturn:
-        name = getattr(self.value, "__qualname__", type(self.value).__name__)
         warn_once(
-            f"The hook {name} breaks the graph. It returns a value and changes state "
-            "of its own that it reads, so that a graph of it would hold for one call. "
-            "Split it: one hook that records and one that returns the value compile in "
-            "whole graphs. See docs/nn_module_hooks.md of torch-hooks, 'Hooks that "
-            "record'."
+            f"The hook {described(self.value)} breaks the graph. It returns a value "
+            "and changes state of its own that it reads, so that a graph of it would "
+            "hold for one call. Split it: one hook that records and one that returns "
+            "the value compile in whole graphs. See docs/nn_module_hooks.md of "
+            "torch-hooks, 'Hooks that record'."
         )
         run_eagerly(self.value)
         unimplemented(
@@ -137,11 +136,11 @@ class ForwardHookVariable(RunTimeHookVariable):
         try:
             return super().call_function(tx, args, kwargs)
         except Unsupported as error:
-            name = getattr(self.value, "__qualname__", type(self.value).__name__)
             warn_once(
-                f"The hook {name} breaks the graph. It cannot be traced "
-                f"({str(error).splitlines()[0]}), nor called at run time: {reason}. "
-                "See docs/nn_module_hooks.md of torch-hooks, 'Hooks that record'."
+                f"The hook {described(self.value)} breaks the graph. It cannot be "
+                f"traced ({str(error).splitlines()[0]}), nor called at run time: "
+                f"{reason}. See docs/nn_module_hooks.md of torch-hooks, 'Hooks that "
+                "record'."
             )
             raise
 

@@ -3,8 +3,8 @@
 A user who registers a global hook means the modules of the program, as eager runs
 them: neither the graph modules that a compiler makes nor the wrapper that
 ``torch.compile`` returns. Called by the seams in ``GraphModule.__init__``,
-``FakeRootModule`` and ``OptimizedModule.__call__``. Dynamo may trace this file: see
-``MOD_INLINELIST``.
+``FakeRootModule``, ``OptimizedModule.__call__`` and ``torch.export``. Dynamo may trace
+this file: see ``MOD_INLINELIST``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,14 @@ def _register_buffer_unseen(
         self._non_persistent_buffers_set.add(name)
 
 
-def _hidden_call_impl(self: GraphModule, *args: Any, **kwargs: Any) -> Any:
+def _hidden_call_impl(self: Module, *args: Any, **kwargs: Any) -> Any:
     if is_hidden(self):
         return self.forward(*args, **kwargs)
     return Module._call_impl(self, *args, **kwargs)
+
+
+class HiddenModule(Module):
+    """A module that a compiler puts around one of the user's."""
+
+    _call_impl = _hidden_call_impl
+    __setattr__ = setattr_unseen

@@ -35,7 +35,7 @@ def run_restless_hooks_eagerly(module: Module) -> None:
     Args:
         module: the module, with the hooks it has now.
     """
-    for hook, n in _forward_hooks(module):
+    for hook, n in forward_hooks(module):
         try:
             effects_of(hook, module, n)
         except ReturnsValue as result:
@@ -46,8 +46,15 @@ def run_restless_hooks_eagerly(module: Module) -> None:
         run_eagerly(hook)
 
 
-def _forward_hooks(module: Module) -> Iterator[tuple[Callable[..., Any], int]]:
-    """Each hook, and the number of its arguments."""
+def forward_hooks(module: Module) -> Iterator[tuple[Callable[..., Any], int]]:
+    """Each forward hook and pre-hook that calling a module runs, global ones too.
+
+    Args:
+        module: the module.
+
+    Returns:
+        Pairs of hook and number of its arguments.
+    """
     own = module.__dict__
     for name, n in _ARGUMENTS.items():
         marks = f"{name}_with_kwargs"

@@ -62,6 +62,17 @@ def function_of(hook: Any) -> Any:
     return hook
 
 
+def described(hook: Any) -> str:
+    """The name of a hook, with file and line where these are known, for messages."""
+    function = function_of(hook)
+    named = next(
+        (f for f in (hook, function) if hasattr(f, "__qualname__")), type(hook)
+    )
+    name: str = named.__qualname__
+    code = getattr(function, "__code__", None)
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})" if code else name
+
+
 def _codes_of(hook: Any, seen: set[int]) -> Iterator[Any]:
     hook = function_of(hook)
     if not isinstance(hook, types.FunctionType):
