@@ -284,13 +284,33 @@ class ReturningTests(RestlessTestCase):
         torch._dynamo.utils.warn_once_cache.clear()
         compiled = torch.compile(model, backend="eager")
         compiled(torch.ones(3, 4))
-        said = "hook breaks the graph. It returns a value and changes.*nn_module_hooks"
+        said = (
+            r"hook \(.*\) breaks the graph. It has to be traced \(it may return a value"
+        )
         with self.assertWarnsRegex(UserWarning, said):
             compiled(torch.ones(3, 4))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             compiled(torch.ones(3, 4))
         self.assertEqual(log, [1, 1, 1])
+
+
+class InContext(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            x = super().forward(x)
+        return x + 1
+
+
+class ContextTests(RestlessTestCase):
+    """Hooks in a context of the frame, where they have to be traced."""
+
+    @parametrize("name", RECORDERS)
+    def test_recorders(self, name: str) -> None:
+        def prepare(run: Run) -> None:
+            run.model.head.register_forward_hook(RECORDERS[name](run.log))
+
+        self.check_settles(prepare, make=InContext)
 
 
 class BrokenTests(RestlessTestCase):
@@ -343,6 +363,7 @@ class BrokenTests(RestlessTestCase):
 
 
 instantiate_parametrized_tests(ReturningTests)
+instantiate_parametrized_tests(ContextTests)
 instantiate_parametrized_tests(BrokenTests)
 
 

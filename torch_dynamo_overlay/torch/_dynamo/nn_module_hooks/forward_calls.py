@@ -26,6 +26,7 @@ from torch._guards import ChainedSource
 from .guards import install_call_guard, run_hooks_met_eagerly
 from .hook_code import effects_of
 from .hook_values import Unclear
+from .registration import check_handles
 
 
 if TYPE_CHECKING:
@@ -147,7 +148,12 @@ def check_calls(tx: InstructionTranslatorBase) -> None:
     Raises:
         torch._dynamo.exc.RestartAnalysis: when some may not.
     """
+    has_handles = check_handles(tx)
     calls = _calls(tx)
+    root = tx.output.root_tx
+    if tx is not root and (calls or has_handles):
+        # Bytecode calls only what the innermost frame has noted.
+        tx.debug_locals = root.debug_locals
     if not calls:
         return
     frame = _FrameState(tx)
@@ -157,10 +163,6 @@ def check_calls(tx: InstructionTranslatorBase) -> None:
         accepts = _Accepts(call.effects, call.n_args)
         accepts.remember(call.hook, call.module, call.effects)
         install_call_guard(call.source, call.module_source, others, accepts)
-    root = tx.output.root_tx
-    if tx is not root:
-        # Bytecode calls only what the innermost frame has noted.
-        tx.debug_locals = root.debug_locals
 
 
 def _restart_if_wrong(

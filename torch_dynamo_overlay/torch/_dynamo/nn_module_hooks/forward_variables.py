@@ -76,20 +76,28 @@ class ForwardHookVariable(RunTimeHookVariable):
         try:
             self._call_at_run_time(tx, args, self.source)
         except Unclear as reason:
-            if isinstance(reason, ReturnsValue) and self._has_moved(
-                tx, reason.effects, self.source
-            ):
-                self._break_graph(self.source)
+            if self._has_moved(tx, args, self.source):
+                self._break_graph(self.source, str(reason))
             log.info("%s: traced into the graph: %s", self.source.name, reason)
             return self._trace(tx, args, kwargs, str(reason))
         _guard_on_code(self.value, self.source)
         return ConstantVariable.create(None)
 
     def _has_moved(
-        self, tx: InstructionTranslatorBase, effects: HookEffects, source: Source
+        self,
+        tx: InstructionTranslatorBase,
+        args: Sequence[VariableTracker],
+        source: Source,
     ) -> bool:
         """Whether what was traced of the hook before did not hold for long."""
         if tx.one_graph or tx.error_on_graph_break or policy_of(self.value) == "trace":
+            return False
+        module = getattr(args[0].realize(), "value", None)
+        try:
+            effects = effects_of(self.value, module, len(args))
+        except ReturnsValue as result:
+            effects = result.effects
+        except Unclear:
             return False
         function = function_of(self.value)
         if not isinstance(function, types.FunctionType) or not effects.restless:
@@ -104,22 +112,22 @@ class ForwardHookVariable(RunTimeHookVariable):
             of_hook[key] = "move"
         return key in of_hook
 
-    def _break_graph(self, source: Source) -> NoReturn:
+    def _break_graph(self, source: Source, reason: str) -> NoReturn:
         warn_once(
-            f"The hook {described(self.value)} breaks the graph. It returns a value "
-            "and changes state of its own that it reads, so that a graph of it would "
-            "hold for one call. Split it: one hook that records and one that returns "
-            "the value compile in whole graphs. See docs/nn_module_hooks.md of "
-            "torch-hooks, 'Hooks that record'."
+            f"The hook {described(self.value)} breaks the graph. It has to be traced "
+            f"({reason}), and changes state of its own that it reads, so that a graph "
+            "of it would hold for one call. Hooks that only record compile in whole "
+            "graphs: split one that also returns a value. See docs/nn_module_hooks.md "
+            "of torch-hooks, 'Hooks that record'."
         )
         run_eagerly(self.value)
         unimplemented(
-            gb_type="nn.Module hook that returns a value and changes its own state",
-            context=source.name,
+            gb_type="nn.Module hook that is traced and changes what it reads",
+            context=f"{source.name}: {reason}",
             explanation="A graph of this hook would hold for one call, as it reads "
             "state that it changes.",
             hints=[
-                "Make two hooks of it: one that records, one that returns the value.",
+                "Make two hooks of one that records and returns a value.",
                 "Compile with fullgraph=True, or decorate the hook with "
                 'torch._dynamo.nn_module_hooks.hook_policy("trace"), to trace it all '
                 "the same.",
