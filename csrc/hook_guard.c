@@ -535,6 +535,8 @@ walk(HookGuard *guard, Root *root, Memo *memo, bool any_global_mark, PyObject *u
                 return report(guard, node, "it is no %s", "module any more");
             }
             is_unchanged = false;
+            /* What follows may fail, with this entry as it is now. */
+            memo->seen = 0;
             if (!load(guard, node, entry, dict) || watch(entry) < 0 ||
                 (node->is_called && !check_sizes(guard, node, entry))) {
                 return false;

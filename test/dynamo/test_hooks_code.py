@@ -256,7 +256,8 @@ def keeps_numbers(module: Any, args: Any, out: Any) -> None:
 
 
 def keeps_one_of_two(module: Any, args: Any, out: Any) -> None:
-    KEPT.append(out if KEPT else args[0].detach())
+    value = out if KEPT else args[0].detach()
+    KEPT.append(value)
 
 
 def asks_whether_it_requires_grad(module: Any, args: Any, out: Any) -> None:

@@ -331,6 +331,20 @@ class HookGuardTests(HookTestCase):
         self.assertFalse(watch(root))
 
     @parametrize("guard", GUARDS)
+    def test_attributes_that_are_replaced(self, guard: str) -> None:
+        root = tree()
+        watch = Watch(GUARDS[guard], root)
+        self.assertTrue(watch(root))
+        old = root.right.left.__dict__
+        new = {**old, "_forward_hooks": collections.OrderedDict({1: hook})}
+        root.right.left.__dict__ = new
+        for _ in range(3):
+            self.assertFalse(watch(root))
+        root.right.left.__dict__ = old
+        for _ in range(3):
+            self.assertTrue(watch(root))
+
+    @parametrize("guard", GUARDS)
     def test_what_is_no_module_is_not_the_module(self, guard: str) -> None:
         watch = Watch(GUARDS[guard], tree())
         for other in (None, 1, "root", object(), type, types.SimpleNamespace(), [1]):

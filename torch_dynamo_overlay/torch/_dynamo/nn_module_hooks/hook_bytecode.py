@@ -496,10 +496,12 @@ class Frame:
         items.append(self._reader.call(pair[0], args, ("*",)))
 
     def _CALL_INTRINSIC_1(self, ins: Any, items: list[Value], local: _Locals) -> None:
-        if "LIST_TO_TUPLE" not in ins.argrepr:
+        # One makes a tuple of a list, the other is how a generator ends.
+        if ins.argrepr not in ("INTRINSIC_LIST_TO_TUPLE", _STOPS):
             raise Unclear(f"its bytecode has {ins.argrepr}")
 
 
+_STOPS = "INTRINSIC_STOPITERATION_ERROR"
 _BUILT: dict[str, type] = {"BUILD_LIST": list, "BUILD_SET": set, "BUILD_MAP": dict}
 _BUILT["BUILD_CONST_KEY_MAP"] = dict
 # What a with statement calls at its end.
