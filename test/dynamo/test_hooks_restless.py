@@ -9,6 +9,7 @@ every error. None of them may be compiled again at each call.
 from __future__ import annotations
 
 import functools
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -295,6 +296,125 @@ class ReturningTests(RestlessTestCase):
         self.assertEqual(log, [1, 1, 1])
 
 
+def nonlocal_number(model: Any, log: list[Any]) -> None:
+    n = 0
+
+    def hook(module: Any, args: Any, out: Any) -> Any:
+        nonlocal n
+        n += 1
+        return out * n
+
+    model.head.register_forward_hook(hook)
+
+
+def attribute_of_the_hook(model: Any, log: list[Any]) -> None:
+    def hook(module: Any, args: Any, out: Any) -> Any:
+        hook.calls += 1  # type: ignore[attr-defined]
+        return out + hook.calls  # type: ignore[attr-defined]
+
+    hook.calls = 0  # type: ignore[attr-defined]
+    model.head.register_forward_hook(hook)
+
+
+def iterator(model: Any, log: list[Any]) -> None:
+    numbers = itertools.count(1)
+    model.head.register_forward_hook(lambda m, args, out: out * next(numbers))
+
+
+def edits_and_records(model: Any, log: list[Any]) -> None:
+    def hook(module: Any, args: Any, out: Any) -> None:
+        log.append(1)
+        out.mul_(2)
+
+    model.head.register_forward_hook(hook)
+
+
+def makes_a_list_when_there_is_none(model: Any, log: list[Any]) -> None:
+    kept: dict[str, list[Any]] = {}
+
+    def hook(module: Any, args: Any, out: Any) -> None:
+        if "out" not in kept:
+            kept["out"] = []
+        kept["out"].append(out.detach())
+
+    model.head.register_forward_hook(hook)
+
+
+def counts_by_module(model: Any, log: list[Any]) -> None:
+    calls: dict[Any, int] = {}
+
+    def hook(module: Any, args: Any, out: Any) -> Any:
+        calls[module] = calls.get(module, 0) + 1
+        return out * calls[module]
+
+    for module in (model.blocks[0], model.head):
+        module.register_forward_hook(hook)
+
+
+def one_writes_and_one_reads(model: Any, log: list[Any]) -> None:
+    state = {"step": 0}
+
+    def write(module: Any, args: Any) -> None:
+        state["step"] += 1
+
+    model.register_forward_pre_hook(write)
+    model.head.register_forward_hook(lambda m, args, out: out + state["step"])
+
+
+MOVING = (
+    nonlocal_number,
+    attribute_of_the_hook,
+    iterator,
+    edits_and_records,
+    makes_a_list_when_there_is_none,
+    counts_by_module,
+    one_writes_and_one_reads,
+)
+
+
+class MovingTests(RecordingTestCase):
+    """State whose changes show in guards that fail, not in the hook's code."""
+
+    @parametrize("prepare", MOVING)
+    def test_settles(self, prepare: Callable[[Any, list[Any]], None]) -> None:
+        def scenario(run: Run) -> None:
+            prepare(run.model, run.log)
+            for _ in range(6):
+                run.step()
+            graphs = run.graphs
+            for _ in range(CALLS):
+                run.step()
+            self.assertEqual(run.graphs, graphs)
+
+        self.check(scenario, backend="aot_eager")
+
+    def test_a_list_that_is_made_at_its_first_use(self) -> None:
+        def scenario(run: Run) -> None:
+            kept: dict[str, list[Any]] = {}
+            run.model.head.register_forward_hook(
+                lambda m, args, out: kept.setdefault("out", []).append(out.detach())
+            )
+            for _ in range(CALLS):
+                run.step()
+            run.log += kept["out"]
+
+        self.check(scenario, graphs=1, backend="aot_eager", fullgraph=True)
+
+    def test_values_that_users_set_are_not_taken_for_it(self) -> None:
+        def scenario(run: Run) -> None:
+            for scale in (2.0, 3.0, 4.0):
+                handle = run.model.head.register_forward_hook(
+                    lambda m, args, out, scale=scale: out * scale
+                )
+                run.step()
+                run.step()
+                handle.remove()
+            run.step()
+
+        run = self.check(scenario, distinct=4, backend="aot_eager")
+        self.assertTrue(all(run.graph_runs))
+
+
 class InContext(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", enabled=False):
@@ -363,6 +483,7 @@ class BrokenTests(RestlessTestCase):
 
 
 instantiate_parametrized_tests(ReturningTests)
+instantiate_parametrized_tests(MovingTests)
 instantiate_parametrized_tests(ContextTests)
 instantiate_parametrized_tests(BrokenTests)
 

@@ -3,7 +3,7 @@
 Where nothing can tell the difference, they are not traced but called at run time, so
 that nothing guards on their state: by the bytecode after the graph, with live tensors,
 or by the graph itself, when they ask for the time. Used by ``variables``. Must not
-import ``guards`` or ``call_impl``.
+import ``call_impl``.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from .forward_calls import (
     note_call,
 )
 from .graph_inputs import module_hooks_input, RunTimeHookVariable
+from .guards import failed_guards
 from .hook_code import effects_of, HookEffects, ReturnsValue
 from .hook_frames import run_eagerly
 from .hook_identity import described, function_of
@@ -92,40 +93,44 @@ class ForwardHookVariable(RunTimeHookVariable):
         """Whether what was traced of the hook before did not hold for long."""
         if tx.one_graph or tx.error_on_graph_break or policy_of(self.value) == "trace":
             return False
-        module = getattr(args[0].realize(), "value", None)
-        try:
-            effects = effects_of(self.value, module, len(args))
-        except ReturnsValue as result:
-            effects = result.effects
-        except Unclear:
-            return False
         function = function_of(self.value)
-        if not isinstance(function, types.FunctionType) or not effects.restless:
+        if not isinstance(function, types.FunctionType):
             return False
         key = "nn_module_hook_states"
         of_hook: Any = code_context.get_context(function.__code__)
         of_frame: Any = code_context.get_context(tx.output.root_tx.f_code)
         states = of_frame.setdefault(key, {})
-        state = states.setdefault((function.__code__, source.name), effects.restless)
-        if state != effects.restless:
+        now = self._changing_state(args)
+        before = states.setdefault((function.__code__, source.name), now)
+        if before != now or failed_guards(tx.output.root_tx.f_code, source) > 1:
             # In frames that have not been compiled yet, it would be the same.
             of_hook[key] = "move"
         return key in of_hook
 
+    def _changing_state(self, args: Sequence[VariableTracker]) -> list[object]:
+        """What the hook reads and changes itself, as far as its code shows."""
+        module = getattr(args[0].realize(), "value", None)
+        try:
+            return effects_of(self.value, module, len(args)).restless
+        except ReturnsValue as result:
+            return result.effects.restless
+        except Unclear:
+            return []
+
     def _break_graph(self, source: Source, reason: str) -> NoReturn:
         warn_once(
             f"The hook {described(self.value)} breaks the graph. It has to be traced "
-            f"({reason}), and changes state of its own that it reads, so that a graph "
-            "of it would hold for one call. Hooks that only record compile in whole "
-            "graphs: split one that also returns a value. See docs/nn_module_hooks.md "
-            "of torch-hooks, 'Hooks that record'."
+            f"({reason}), and reads state that changes, so that a graph of it would "
+            "hold for one call. Hooks that only record compile in whole graphs: split "
+            "one that also returns a value. See docs/nn_module_hooks.md of "
+            "torch-hooks, 'Hooks that record'."
         )
         run_eagerly(self.value)
         unimplemented(
-            gb_type="nn.Module hook that is traced and changes what it reads",
+            gb_type="nn.Module hook that is traced and reads what changes",
             context=f"{source.name}: {reason}",
             explanation="A graph of this hook would hold for one call, as it reads "
-            "state that it changes.",
+            "state that changes.",
             hints=[
                 "Make two hooks of one that records and returns a value.",
                 "Compile with fullgraph=True, or decorate the hook with "

@@ -8,6 +8,7 @@ the methods of ``GuardBuilder`` are. Must not import ``variables``.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from torch._dynamo.guards import (
     install_guard,
 )
 from torch._dynamo.source import AttrSource, ConstDictKeySource, DictGetItemSource
+from torch._dynamo.utils import guard_failures
 from torch._guards import ChainedSource, TracingContext
 from torch.nn.modules import module as nn_module
 
@@ -40,6 +42,8 @@ from .state import (
 
 
 if TYPE_CHECKING:
+    import types
+
     from torch._dynamo.symbolic_convert import (
         InstructionTranslatorBase,
         SpeculationEntry,
@@ -103,6 +107,19 @@ def install_global_guard(source: Source, name: str) -> None:
     """
     kind = kind_of(name)
     _install_once(source, _global_guard(kind, global_hook_state(kind)))
+
+
+def failed_guards(code: types.CodeType, source: Source) -> int:
+    """How many guards on the state of a hook have failed in a frame so far.
+
+    Args:
+        code: that of the frame.
+        source: where the frame finds the hook. Guards on its own code do not count.
+    """
+    # Reasons name local variables as they are in the program.
+    path = re.sub(r"L\['(\w+)'\]", r"\1", source.name)
+    state = re.compile(re.escape(path) + r"\.(?!__code__)")
+    return sum(bool(state.search(str(reason))) for reason in guard_failures[code])
 
 
 def remember_hook_guards(speculation: SpeculationEntry) -> None:

@@ -566,7 +566,10 @@ class _Reader:
         self, owner: Value, name: str, args: Sequence[Value]
     ) -> Value:
         cls = type_of(owner)
-        if edits(name) or returns_none(cls, name):
+        if name == "setdefault" and len(args) > 1:
+            self.keep(args[0])
+            self.edit(owner, args[1])
+        elif edits(name) or returns_none(cls, name):
             self.edit(owner, *args)
         else:
             self.keep(owner, *args)
