@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .basewheel import BaseWheel
     from .pins import Pin
     from .project import Project
+    from .series import Patch
 
 OVERLAY_MESSAGE = b"[dynamo] Add nn_module_hooks\n"
 
@@ -234,3 +235,14 @@ def _copy_commits(tree: Repo, repo: Repo, pin: Pin, ref: str) -> None:
         author = re.search(rb"^author (.+)$", header, re.MULTILINE)
         assert author
         repo.commit_files(ref, message, files, parent=ref, author=author[1].decode())
+
+
+def files_without(tree: Repo, patch: Patch, folder: Path) -> dict[str, bytes]:
+    """The files of `patch` with everything in the series applied but itself."""
+    repo = Repo.init(folder)
+    for file in patch.files:
+        path = folder / file.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((tree.path / file.path).read_bytes())
+    repo.run("apply", "-R", str(patch.path.resolve()))
+    return {file.path: (folder / file.path).read_bytes() for file in patch.files}

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import record
-from .apply import temporary_tree
+from .apply import files_without, temporary_tree
 from .check import Checks, Context, Problem
 from .check_static import REEXPORT
 from .export import differences, render
+from .gitrepo import GitError
 from .pins import check_base
 from .project import OVERLAY_PACKAGE
 from .seams import missing_names
@@ -122,3 +123,18 @@ def wheel_is_right(context: Context) -> Iterator[Problem]:
             f"{built.name}: {path} {state} the base wheel's",
             "read tools/wheel.py: it must change what patches and overlay say, no more",
         )
+
+
+@tree("OV107", "each patch can be taken out of the applied series by itself")
+def comes_out(context: Context) -> Iterator[Problem]:
+    with temporary_tree(context.project, context.pin, context.pristine) as repo:
+        for patch in context.patches:
+            with tempfile.TemporaryDirectory(prefix="torch-hooks-") as folder:
+                try:
+                    files_without(repo, patch, Path(folder))
+                except GitError as error:
+                    yield Problem(
+                        f"{context.show(patch)}: cannot be taken out by itself: "
+                        f"{error.stderr.strip()}",
+                        "keep its lines three away from those of later patches",
+                    )

@@ -20,11 +20,11 @@ from xml.etree import ElementTree
 from rich.progress import MofNCompleteColumn
 from rich.table import Table
 
-from .apply import temporary_tree
+from .apply import files_without, temporary_tree
 from .basewheel import find
 from .check_static import TESTED_BY
 from .errors import ToolError
-from .gitrepo import GitError, Repo
+from .gitrepo import GitError
 from .pins import load_pin
 from .series import load_series
 from .ui import out, progress
@@ -34,6 +34,7 @@ from .venv import site_of_torch, stale_files, wanted_files
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from .gitrepo import Repo
     from .project import Project
     from .series import Patch
 
@@ -106,7 +107,7 @@ def _control(
     """Why `patch` is not proved necessary, if it is not."""
     with tempfile.TemporaryDirectory(prefix="torch-hooks-") as folder:
         try:
-            files = _without(tree, patch, Path(folder) / "tree")
+            files = files_without(tree, patch, Path(folder) / "tree")
         except GitError as error:
             return f"cannot be taken out by itself: {error.stderr.strip()}"
         shadow = Path(folder) / "shadow"
@@ -120,17 +121,6 @@ def _control(
         return f"without it the tests do not run (exit {done.code}):\n{done.tail}"
     idle = [v for v in values if not done.failed.intersection(tests[v])]
     return f"passes without it: {', '.join(idle)}" if idle else None
-
-
-def _without(tree: Repo, patch: Patch, folder: Path) -> dict[str, bytes]:
-    """The files of `patch` with everything in the series applied but itself."""
-    repo = Repo.init(folder)
-    for file in patch.files:
-        path = folder / file.path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes((tree.path / file.path).read_bytes())
-    repo.run("apply", "-R", str(patch.path.resolve()))
-    return {file.path: (folder / file.path).read_bytes() for file in patch.files}
 
 
 def make_shadow(site: Path, shadow: Path, files: dict[str, bytes]) -> None:

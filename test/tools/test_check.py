@@ -187,6 +187,16 @@ def test_tree_check_notices(
     assert any(message in what for what in found.get(id, [])), found
 
 
+def test_patch_that_a_later_one_leans_on_is_noticed(fake: Fake) -> None:
+    config = (fake.project.tree / CONFIG).read_bytes()
+    changed = config.replace(b"option_hooks = True", b"option_hooks = 2 - 1")
+    fake.commit("Lean on it", "config.option_hooks", "test_option", config=changed)
+    fake.export()
+    found = failures(fake, tree)
+    assert list(found) == ["OV107"]
+    assert "add_an_option.patch: cannot be taken out" in found["OV107"][0]
+
+
 def test_overlay_path_that_upstream_owns_is_noticed(fake: Fake, tmp_path: Path) -> None:
     wheel = write_wheel(tmp_path, files={f"{OVERLAY_PACKAGE}/seam.py": b""})
     found = failures(Fake(fake.project, wheel), tree, "OV104")

@@ -112,4 +112,6 @@ def test_an_error_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     )
     done = run(wrong, tmp_path, monkeypatch, AT_EXIT)
     assert done.returncode != 0
-    assert "AddressSanitizer: heap-buffer-overflow" in done.stderr
+    # What lies behind the entries, or did before, is the heap's choice.
+    assert "ERROR: AddressSanitizer: heap-" in done.stderr
+    assert "hook_guard.c" in done.stderr
